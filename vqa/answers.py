@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from seqarena.vqa.data.options import options_of
 from seqarena.vqa.data.published import Annotation
 from seqarena.vqa.official import accuracy, clean, normalize
 
@@ -23,12 +24,8 @@ def vocabulary(annotations: Sequence[Annotation], least: int = LEAST) -> list[st
 
 def ceiling(annotations: Sequence[Annotation], answers: Sequence[str]) -> float:
     """Returns the accuracy of always choosing the best answer of the list."""
-    known = set(answers)
-    total = 0.0
-    for each in annotations:
-        options = {answer for said in each.answers for answer in (clean(said), normalize(clean(said)))} & known
-        total += max((accuracy(answer, each.answers) for answer in options), default=0.0)
-    return total / len(annotations)
+    scores = options_of(annotations, answers, normalized_targets=False).scores
+    return float(scores.max(axis=1, initial=0.0).mean())
 
 
 def priors(train: Sequence[Annotation], test: Sequence[Annotation]) -> Mapping[str, float]:

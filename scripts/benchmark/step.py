@@ -15,9 +15,11 @@ from accelerate import Accelerator
 from torch import nn
 
 from seqarena.common.attention.base import Kernel
+from seqarena.common.data.batches import Batch
 from seqarena.common.memory import keep_freed_memory
 from seqarena.common.model.transformer import EncoderConfig, ModelConfig
 from seqarena.common.parser import Parser
+from seqarena.common.runs.package import Assembly
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.training.precision import precision_name
 from seqarena.common.training.runtime import device_name, make_accelerator, peak_memory_bytes, reset_peak_memory
@@ -59,6 +61,12 @@ class TimedStep:
     accelerator: Accelerator
 
 
+def timed_batches(assembly: Assembly, count: int) -> list[Batch]:
+    """Returns the batches whose steps are timed."""
+    # The first batch of an epoch empties the memory of a Transformer-XL, so that its step is shorter than the others.
+    return [assembly.batches[step] for step in range(1, count + 1)]
+
+
 def timed_step(package: str, run: BaseRun, data: Path, repeats: int, kind: str) -> TimedStep:
     """Builds a run's model and ``repeats`` different batches.
 
@@ -67,8 +75,7 @@ def timed_step(package: str, run: BaseRun, data: Path, repeats: int, kind: str) 
     """
     assembly, stepper = build(find_package(package), run, data)
     accelerator, model = stepper.accelerator, stepper.model.train()
-    # The first batch of an epoch empties the memory of a Transformer-XL, so that its step is shorter than the others.
-    batches = [assembly.batches[step].to(accelerator.device) for step in range(1, repeats + 1)]
+    batches = [batch.to(accelerator.device) for batch in timed_batches(assembly, repeats)]
     forward: Callable[[Any], torch.Tensor] = functools.partial(stepper.forward, stepper.trained)
     if kind in (PADDED, FULL_MATRIX):
         batches = [batch.longer(run.longest) for batch in batches]

@@ -103,7 +103,7 @@ def scoring(what: str, run: LanguageRun, segments: Sequence[Segment], *, project
             found, other = score(step, other)
             return found
         loss, inputs = original.step(model, *segments[step], memory, clamp=how.clamp, window=how.window)
-        memory = [each[-how.memory :] for each in inputs]
+        memory = [each[-how.memory :] if how.memory else each[:0] for each in inputs]
         return float(loss)
 
     return _alternate(what, ours, theirs, len(segments), model, warm=-(-how.memory // how.length))

@@ -57,7 +57,8 @@ def _join_tables(package: str, preset: str, pretraining: str, tables: Sequence[T
         rows.append([f"published: {name} ({source})", *(each.get((name, source), "") for each in figures)])
     notes = [table.title for table in tables]
     notes += [
-        "mean +- standard deviation (seeds); per cent, except losses; after the slash: the task's other metrics",
+        "mean +- standard deviation (seeds); per cent, except losses and perplexities; after the slash: the task's "
+        "other metrics",
     ]
     baselines = dict.fromkeys(f'"{row.against}"' for table in tables for row in table.rows if _is_significant(row))
     if baselines:

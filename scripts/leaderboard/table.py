@@ -1,7 +1,6 @@
 """A table of a leaderboard: all variants measured under one protocol, with floors and published figures."""
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,8 +72,8 @@ class Table:
     devices: list[str]
     remarks: list[str]
     """Differences between the results of the table, and the plans of missing runs."""
-    other_code: list[str] = dataclasses.field(default_factory=list)
-    """Rows whose attention was computed by other code than that of the row with the same name in another table."""
+    code: dict[str, dict[str, set[str]]]
+    """Row -> source file of its attention -> hashes."""
 
 
 def tables(
@@ -91,7 +90,6 @@ def tables(
     found = [*groups(results, missing), *tuned]
     made = [(table_of(group, baseline, prices), group.protocol.data_checksum) for group in found]
     name_data(made)
-    mark_other_code([(table, group.results) for (table, _), group in zip(made, found, strict=True)])
     return sorted((table for table, _ in made), key=evidence)
 
 
@@ -105,23 +103,25 @@ def name_data(made: Sequence[tuple[Table, str | None]]) -> None:
             table.title += f" [data: sha256 {checksum[:12]}]"
 
 
-def mark_other_code(made: Sequence[tuple[Table, Sequence[Result]]]) -> None:
-    """Sets ``other_code`` of tables, each given with its results."""
+def _code(results: Sequence[Result]) -> dict[str, dict[str, set[str]]]:
+    """Returns the source files of each row's attention, with their hashes."""
     found: dict[str, dict[str, set[str]]] = {}
-    for _, results in made:
-        for result in results:
-            hashes = found.setdefault(row_name(result.row), {})
-            for path, digest in result.sources.items():
-                if path.startswith("common/attention/") or path.split("/")[0] not in ("common", *PACKAGES):
-                    hashes.setdefault(path, set()).add(digest)
-    mixed = {name for name, hashes in found.items() if any(len(each) > 1 for each in hashes.values())}
-    for table, _ in made:
-        table.other_code = [row.name for row in table.rows if row.name in mixed]
+    for result in results:
+        hashes = found.setdefault(row_name(result.row), {})
+        for path, digest in result.sources.items():
+            if path.startswith("common/attention/") or path.split("/")[0] not in ("common", *PACKAGES):
+                hashes.setdefault(path, set()).add(digest)
+    return found
 
 
 def code_note(tables: Sequence[Table]) -> list[str]:
     """Returns a note on rows of joined tables whose attention was not computed by the same code; empty if none."""
-    names = dict.fromkeys(name for table in tables for name in table.other_code)
+    found: dict[str, dict[str, set[str]]] = {}
+    for table in tables:
+        for row in table.rows:
+            for path, hashes in table.code.get(row.name, {}).items():
+                found.setdefault(row.name, {}).setdefault(path, set()).update(hashes)
+    names = [name for name, hashes in found.items() if any(len(each) > 1 for each in hashes.values())]
     return [f"attention not computed by the same code in all tasks: {', '.join(names)}"] if names else []
 
 
@@ -180,6 +180,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
             *group.remarks,
             *grid_notes(group.tuned, [row.name for row in rows]),
         ],
+        code=_code(group.results),
     )
 
 

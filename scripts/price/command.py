@@ -13,6 +13,7 @@ from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import row_name, row_of, row_values
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.scripts.benchmark.selection import at_least_one, chosen
+from seqarena.scripts.benchmark.step import timed_batches
 from seqarena.scripts.price.measure import measure
 from seqarena.scripts.price.record import FORMAT, PriceRecord, ratio_text
 from seqarena.scripts.tables import render
@@ -64,7 +65,7 @@ def measure_record(
         replace(price, sources=own, row_values=values)
         for price, own, values in zip(prices, sources, named, strict=True)
     ]
-    tokens = fmean(prepared.batches[step].token_count() for step in range(options.steps))
+    tokens = fmean(batch.token_count() for batch in timed_batches(prepared, options.steps))
     return PriceRecord(
         format=FORMAT, package=package.name, task=options.task, preset=runs[0][1].preset, run=to_json(runs[0][1]),
         config_version=CONFIG_VERSION, prices=prices, environment=environment, load=load, command=command,

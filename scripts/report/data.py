@@ -15,7 +15,7 @@ from seqarena.common.runs.results import Result
 from seqarena.scripts.curves import Curves, read_curves
 from seqarena.scripts.leaderboard.protocol import Group, groups
 from seqarena.scripts.leaderboard.records import measurements
-from seqarena.scripts.leaderboard.table import Table, evidence, mark_other_code, name_data, table_of
+from seqarena.scripts.leaderboard.table import Table, evidence, name_data, table_of
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.report.chart import colour
 
@@ -82,7 +82,6 @@ def gather(folder: Path, baseline: str) -> ReportData:
     everything = (*groups(list(found.results.values()), found.missing), *found.tuned)
     made = [(table_of(group, baseline, found.prices), group) for group in everything]
     name_data([(table, group.protocol.data_checksum) for table, group in made])
-    mark_other_code([(table, group.results) for table, group in made])
     views = [_view(table, group, folder, folders, problems, colours) for table, group in made]
     views.sort(key=lambda view: evidence(view.table))
     for name in dict.fromkeys(row.name for view in views for row in view.table.rows):

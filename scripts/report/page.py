@@ -12,6 +12,7 @@ import jinja2
 import plotly.offline
 
 from seqarena.common.files import write_atomically
+from seqarena.scripts.curves import LOSS_PANELS
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings, orders
 from seqarena.scripts.leaderboard.remarks import version
 from seqarena.scripts.leaderboard.verdict import verdict_of
@@ -90,7 +91,9 @@ def charts_of(whole: View, points: int, most_maps: int) -> list[Chart]:
         scores(view),
         comparisons(view),
         prices(view),
-        curves(view, metric, "validation", f"{metric} on the validation set", points, table.unit),
+        curves(
+            view, _validation_panel(view, metric), "validation", f"{metric} on the validation set", points, table.unit
+        ),
         curves(view, "loss", "training", "training loss", points, "nats"),
         *_first([shares(name, runs, points) for name, runs in view.runs.items()], MOST_ROWS_INSIDE),
         *(layered(view, panel, title) for panel, title in LAYERED.items()),
@@ -102,6 +105,12 @@ def charts_of(whole: View, points: int, most_maps: int) -> list[Chart]:
     if most_maps <= 0 and any(run is not None for _, run in mapped):
         notes.append(f"No heat maps: the page already has {MOST_DRAWN_MAPS}.")
     return [replace(each, note=" ".join([each.note, *notes]).strip()) for each in made if each is not None]
+
+
+def _validation_panel(view: View, metric: str) -> str:
+    """Returns the panel of a metric: a loss per word has its own where the training loss is per token."""
+    panels = {panel for runs in view.runs.values() for run in runs for panel in run.curves}
+    return LOSS_PANELS["loss"] if metric == "loss" and LOSS_PANELS["loss"] in panels else metric
 
 
 def _first(charts: Sequence[Chart | None], most: int) -> list[Chart]:

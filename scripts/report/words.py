@@ -30,7 +30,9 @@ def _sentence(row: Row, table: Table) -> str:
     result = f"scores {distance if found.difference else 'the same as'} {row.against} on {count_seeds(found.seeds)}"
     if found.low is None or found.high is None:
         few = f". With fewer than {FEWEST_SEEDS} seeds the variance over seeds is unknown: no interval and no p."
-        return result + (few if found.seeds < FEWEST_SEEDS else ". No variance, so no interval and no p.")
+        return result + (
+            few if found.seeds < FEWEST_SEEDS else ". Seeds or examples do not vary, so no interval and no p."
+        )
     ends = " to ".join(f"{number(abs(end), table.unit)} {_direction(end)}" for end in (found.low, found.high))
     p_value = row.p_corrected
     text = "" if p_value is None else p_text(p_value)

@@ -265,6 +265,8 @@ def test_transformer_xl_beside_the_published_formulation(capsys: pytest.CaptureF
     found = json.loads(capsys.readouterr().out)
     assert len(found) == 6
     assert all(each["difference"] < 1e-5 and each["ratio"] > 0 for each in found)
+    assert run([*command, "--final.memory", "0", "--final.same-length", "no", "--json"]) == 0
+    assert all(each["difference"] < 1e-5 for each in json.loads(capsys.readouterr().out))
     assert run(command) == 0
     assert "same length, 10 streams" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(WrongUseError, match="expected a task of Transformer-XL"):

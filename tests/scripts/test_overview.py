@@ -17,7 +17,7 @@ from seqarena.scripts.leaderboard.overview import overview_of, overview_text
 from seqarena.scripts.leaderboard.paired import sds_shown
 from seqarena.scripts.leaderboard.rows import detectable_by_seeds
 from seqarena.scripts.leaderboard.side_by_side import join
-from seqarena.scripts.leaderboard.table import tables
+from seqarena.scripts.leaderboard.table import code_note, tables
 from seqarena.scripts.leaderboard.verdict import p_text, verdict_of
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.price.record import PriceRatio
@@ -229,6 +229,8 @@ def test_a_name_that_stands_for_two_codes_is_told() -> None:
     note = "attention not computed by the same code in all tasks: dnas"
     assert note in overview_text(overview, shown)[3]
     assert not any("same code" in note for note in overview_text(overview, tables(results(), [], "softmax"))[3])
+    for table in shown:  # joined with no other
+        assert code_note([table]) == []
 
 
 def test_names_with_a_number_are_explained() -> None:

@@ -12,10 +12,11 @@ from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import BaseRun
+from seqarena.common.training.runtime import make_accelerator
 from seqarena.common.training.step import Stepper
 from seqarena.lra.presets import PRESETS
 from seqarena.scripts import leaderboard, price
-from seqarena.scripts.benchmark.step import OURS, timed_step
+from seqarena.scripts.benchmark.step import OURS, timed_batches, timed_step
 from seqarena.scripts.leaderboard.cells import footnotes, headings
 from seqarena.scripts.leaderboard.overview import overview_of, overview_text
 from seqarena.scripts.leaderboard.remarks import named_values
@@ -169,6 +170,16 @@ def test_a_worker_times_steps_and_names_the_implementation(tmp_path: Path, monke
     assert environment["precision"] == "float32"
     found = measure._round(2)
     assert min(found.training_seconds, found.forward_seconds, found.peak_memory_bytes) > 0
+
+
+def test_tokens_per_step_are_those_of_the_timed_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = replace(QUICK, model=replace(QUICK.model, layers=1, dim=8, heads=2, ffn_dim=8))  # type: ignore[call-arg]
+    step, taken = timed_step("lra", tiny, tmp_path, 3, OURS), list[int]()
+    monkeypatch.setattr(Stepper, "backward", lambda self, batch: taken.append(batch.token_count()))
+    for number in range(3):
+        step.training(number)
+    prepared = find_package("lra").assembly(tiny, tmp_path, make_accelerator("float32"))
+    assert [batch.token_count() for batch in timed_batches(prepared, 3)] == taken
 
 
 def test_a_forward_pass_has_the_parts_of_a_training_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

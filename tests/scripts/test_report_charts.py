@@ -157,6 +157,16 @@ def test_curves_layers_and_masses_are_what_the_runs_told(made: tuple[View, list[
     assert drawn.layout["coloraxis"]["cmid"] == 0
 
 
+def test_a_loss_per_word_is_not_drawn_per_token(made: tuple[View, list[Chart]]) -> None:
+    view = made[0]
+    curves = {"loss": {"training": [(1, 3.0)], "validation": [(1, 2.5)]}, "loss per word": {"validation": [(1, 9.5)]}}
+    runs = {name: [replace(run, curves=curves) for run in some] for name, some in view.runs.items()}
+    words = replace(view, runs=runs, table=replace(view.table, metric="loss", unit="nats"))
+    charts = charts_of(words, 100, 5)
+    assert {tuple(line["y"]) for line in named(charts, "Loss on the validation set").data} == {(9.5,)}
+    assert {tuple(line["y"]) for line in named(charts, "Training loss").data} == {(3.0,)}
+
+
 def test_masses_by_other_edges_are_not_added(tmp_path: Path) -> None:
     view(tmp_path)
     write_json(tmp_path / "1" / FILE, {"edges": [2.0], "attentions": [

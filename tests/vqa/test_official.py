@@ -86,6 +86,8 @@ def test_a_list_of_answers_is_made_and_judged() -> None:
     assert vocabulary(known, least=1) == ["dog", "cat"]
     assert ceiling(known, ["The dog.", "cat"]) == 1.0
     assert ceiling(known, ["dog"]) == pytest.approx(0.06)  # unanimous references are not normalised
+    assert ceiling(known, ["Dog"]) == pytest.approx(0.06)  # as the run's targets are
+    assert ceiling(known, ["bird"]) == 0.0
     assert priors(known, known)["most frequent of its question type"] == pytest.approx(0.06)
 
 

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import random
 import resource
 import shutil
@@ -17,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from seqarena.common.data.batches import Batch
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import lock_folder, write_atomically
 from seqarena.common.training import checkpoint, loop
@@ -165,6 +167,26 @@ def test_divergence_names_step_and_gradient(tmp_path: Path) -> None:
     assert state is not None
     assert state["progress"]["step"] == 7  # the last good state is there
     assert all(torch.isfinite(value).all() for value in state["model"].values())
+
+
+def test_clipping_hides_no_finite_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One parameter's gradient is NaN: a message counts it alone, with clipping and without."""
+    real = Stepper.backward
+
+    def poisoned(stepper: Stepper, batch: Batch) -> torch.Tensor:
+        loss = real(stepper, batch)
+        first = next(p for p in stepper.model.parameters() if p.grad is not None)
+        assert first.grad is not None
+        first.grad.fill_(math.nan)
+        return loss
+
+    monkeypatch.setattr(Stepper, "backward", poisoned)
+    messages = []
+    for clip in (None, 1.0):
+        with pytest.raises(DivergedError, match=r"; 1 of \d+ gradients are not finite; largest finite") as caught:
+            toy_fit(tmp_path / str(clip), optim=replace(OPTIM, clip=clip))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
 def test_the_time_of_a_step_that_diverges_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
