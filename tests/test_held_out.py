@@ -167,7 +167,7 @@ def test_every_generated_quick_set_is_in_the_table() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of prepared data: what two tasks share is made once."""
+    """Folder of prepared data, so that data of two tasks are made once."""
     return tmp_path_factory.mktemp("data")
 
 

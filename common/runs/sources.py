@@ -256,7 +256,7 @@ def _parsed(path: Path) -> tuple[str, frozenset[str]]:
 
 @functools.cache
 def _parsed_code(content: bytes) -> tuple[str, frozenset[str]]:
-    """Returns what ``_parsed`` does, of Python's source code."""
+    """Returns the hash of Python source code, and the names of its imports."""
     tree = ast.parse(content)
     names: set[str] = set()
     nodes = list(ast.walk(tree))

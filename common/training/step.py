@@ -122,7 +122,7 @@ class Stepper:
             self.implementations = sorted(chosen)
         norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.optim.clip is not None:
-            # A norm that is not finite clips nothing: all gradients would be NaN, and a message could count none.
+            # Clipping by a norm of NaN would make all gradients NaN: the message of a diverged run could count none.
             clip_grads_with_norm_(self.model.parameters(), self.optim.clip, norm.nan_to_num(nan=0.0, posinf=0.0))
         self.optimizer.step()
         for module in self.bounded:

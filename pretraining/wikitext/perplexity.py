@@ -108,5 +108,5 @@ def run(arguments: Sequence[str]) -> int:
             f"below {end}: {loss:.3f} ({share:.1%})"
             for end, (share, loss) in zip(ends, values["clusters"], strict=True)
         ]
-        print(f"    nats per token by the token's number: {', '.join(by_cluster)}")
+        print(f"    nats per token by token index: {', '.join(by_cluster)}")
     return 0

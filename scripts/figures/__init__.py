@@ -86,7 +86,8 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument(
         "--pictures", type=int, nargs="+", default=[0, 1, 2, 3], metavar="NUMBER",
-        help="test pictures of p1-picture, from 0, in the order of the prepared set: by a hash (default: 0 1 2 3)",
+        help="numbers of test pictures of p1-picture, from 0; the prepared set is in the order of a hash of their "
+        "content (default: 0 1 2 3)",
     )  # fmt: skip
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     made.add_argument("--out", type=Path, default=Path("figures"), help="output folder (default: figures)")

@@ -76,7 +76,8 @@ def print_tables(
         )
     if form == "json":
         joined = None if overview is None else dataclasses.asdict(overview)
-        print(json.dumps({"overview": joined, "tables": [dataclasses.asdict(each) for each in made]}, allow_nan=False))
+        plain = [dataclasses.asdict(dataclasses.replace(each, code={})) for each in made]  # results have the hashes
+        print(json.dumps({"overview": joined, "tables": plain}, allow_nan=False))
         return
     if form == "csv":
         print(comma_separated(made), end="")

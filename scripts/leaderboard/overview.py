@@ -155,12 +155,13 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
     """Returns title, headings, rows and notes of an overview. An arrow marks the tasks whose score is a loss."""
     tables_shown = [tables[column.place] for column in overview.columns]
     units = [table.unit for table in tables_shown]
+    by_name = {column.name: table for column, table in zip(overview.columns, tables_shown, strict=True)}
     both = list(zip(overview.columns, units, strict=True))
     means = ["" if each.baseline_mean is None else with_unit(each.baseline_mean, unit) for each, unit in both]
     sizes = ["" if each.detectable is None else range_text(each.detectable, unit) for each, unit in both]
     rows = [
         [f"{overview.baseline}, mean", "", "", *means],
-        *([name, _total(cells), _time_range([*overview.times[name].values()]), *map(_cell, cells, units)]
+        *([name, _total(cells), _time_range(overview.times[name], by_name), *map(_cell, cells, units)]
           for name, cells in overview.rows.items()),
         *([["detectable difference", "", "", *sizes]] if any(sizes) else []),
     ]  # fmt: skip
@@ -202,11 +203,12 @@ def _total(cells: Sequence[OverviewCell | None]) -> str:
     return " ".join(f"{counts[verdict]}{mark}" for verdict, mark in MARKS.items() if mark and counts[verdict])
 
 
-def _time_range(times: Sequence[float]) -> str:
+def _time_range(times: Mapping[str, float], by_name: Mapping[str, Table]) -> str:
     if not times:
         return ""
-    ends = " to ".join(dict.fromkeys(f"{time:.2f}" for time in (min(times), max(times))))
-    return f"{ends} ({len(times)} task{'' if len(times) == 1 else 's'})"
+    ends = " to ".join(dict.fromkeys(f"{time:.2f}" for time in (min(times.values()), max(times.values()))))
+    count = len({(by_name[name].package, by_name[name].task, by_name[name].preset) for name in times})
+    return f"{ends} ({count} task{'' if count == 1 else 's'})"
 
 
 def _cell(cell: OverviewCell | None, unit: Unit) -> str:

@@ -122,7 +122,7 @@ def test_tables_of_one_preset_with_other_settings_have_prices_of_their_own() -> 
     assert list(overview.times["dnas"].values()) == [2.0, 1.5]
     assert list(overview.times["dnas"]) == [column.name for column in overview.columns]
     _, _, rows, _ = overview_text(overview, [*made, other])
-    assert next(row for row in rows if row[0] == "dnas")[2] == "1.50 to 2.00 (2 tasks)"
+    assert next(row for row in rows if row[0] == "dnas")[2] == "1.50 to 2.00 (1 task)"
 
 
 @pytest.mark.parametrize(

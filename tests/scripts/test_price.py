@@ -12,17 +12,16 @@ from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import BaseRun
-from seqarena.common.training.runtime import make_accelerator
 from seqarena.common.training.step import Stepper
 from seqarena.lra.presets import PRESETS
 from seqarena.scripts import leaderboard, price
-from seqarena.scripts.benchmark.step import OURS, timed_batches, timed_step
+from seqarena.scripts.benchmark.step import OURS, timed_step
 from seqarena.scripts.leaderboard.cells import footnotes, headings
 from seqarena.scripts.leaderboard.overview import overview_of, overview_text
 from seqarena.scripts.leaderboard.remarks import named_values
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.packages import find_package
-from seqarena.scripts.price import measure
+from seqarena.scripts.price import command, measure
 from seqarena.scripts.price.record import FORMAT, Price, PriceRecord, read_price, read_prices
 from tests.scripts.results import only, result
 
@@ -172,14 +171,22 @@ def test_a_worker_times_steps_and_names_the_implementation(tmp_path: Path, monke
     assert min(found.training_seconds, found.forward_seconds, found.peak_memory_bytes) > 0
 
 
-def test_tokens_per_step_are_those_of_the_timed_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_per_step_are_those_of_the_timed_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     tiny = replace(QUICK, model=replace(QUICK.model, layers=1, dim=8, heads=2, ffn_dim=8))  # type: ignore[call-arg]
     step, taken = timed_step("lra", tiny, tmp_path, 3, OURS), list[int]()
     monkeypatch.setattr(Stepper, "backward", lambda self, batch: taken.append(batch.token_count()))
     for number in range(3):
         step.training(number)
-    prepared = find_package("lra").assembly(tiny, tmp_path, make_accelerator("float32"))
-    assert [batch.token_count() for batch in timed_batches(prepared, 3)] == taken
+    assert len(set(taken)) == 3
+    prices = [Price(row=row, implementations=[], training_seconds=[1.0], forward_seconds=[1.0], peak_memory_bytes=1)
+              for row in ((("attention", "softmax"),), (("attention", "dnas"),))]  # fmt: skip
+    monkeypatch.setattr(command, "measure", lambda *_: (prices, {}, 0.0))
+    small = "--model.layers 1 --model.dim 8 --model.heads 2 --model.ffn-dim 8".split()
+    arguments = ["lra", "listops", "--attention", "softmax", "dnas", "--steps", "3", "--data-folder", str(tmp_path)]
+    assert price.run([*arguments, "--runs", str(tmp_path), "--json", *small]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens_per_step"] == pytest.approx(sum(taken) / 3)
 
 
 def test_a_forward_pass_has_the_parts_of_a_training_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

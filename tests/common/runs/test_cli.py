@@ -267,7 +267,7 @@ def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.5)" in shown  # the default
     assert "--task" not in shown
     assert "expected:  softmax" in shown
-    assert "cost:      a quarter of a minute to six minutes" in shown
+    assert "cost:      a quarter of a minute to seven minutes" in shown
     assert "data:      generated; expressions distinct" in shown
 
 

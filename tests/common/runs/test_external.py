@@ -84,8 +84,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def forget() -> None:
-    sources._read.cache_clear()
-    sources._closure.cache_clear()
+    sources.read_again()
 
 
 def listops(folder: Path, attention: str, *more: str) -> list[str]:
