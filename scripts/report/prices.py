@@ -88,7 +88,7 @@ def all_prices(views: Sequence[View]) -> Chart | None:
         for name, table in named
         if table.unit == "share" and not any(row.price and row.comparison for row in table.rows)
     ]
-    for reason, names in (("whose score is a loss", losses), ("without a measured price", unknown)):
+    for reason, names in (("whose score is a loss", losses), ("without a comparison or a measured price", unknown)):
         if names:
             note += f" Tasks {reason} are not in this chart: {', '.join(names)}."
     return Chart(title="Difference against price", data=data, layout=layout, height=340, is_wide=True, note=note)
