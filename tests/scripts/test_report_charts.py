@@ -118,7 +118,8 @@ def test_prices_are_ratios_with_their_range(made: tuple[View, list[Chart]]) -> N
     assert joined is not None
     assert joined.note.endswith(
         "Tasks whose score is a loss are not in this chart: wikitext2 quick (short expressions). "
-        "Tasks without a comparison or a measured price are not in this chart: listops quick (short expressions), bfloat16."
+        "Tasks without a comparison or a measured price are not in this chart: listops quick (short expressions), "
+        "bfloat16."
     )
     least, most = joined.layout["xaxis"]["range"]
     assert 10**least < 1  # the baseline; the axis is logarithmic
