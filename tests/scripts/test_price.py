@@ -182,7 +182,7 @@ def test_tokens_per_step_are_those_of_the_timed_batches(
     assert len(set(taken)) == 3
     prices = [Price(row=row, implementations=[], training_seconds=[1.0], forward_seconds=[1.0], peak_memory_bytes=1)
               for row in ((("attention", "softmax"),), (("attention", "dnas"),))]  # fmt: skip
-    monkeypatch.setattr(command, "measure", lambda *_: (prices, {}, 0.0))
+    monkeypatch.setattr(command, "measure", lambda *_: (prices, {}, [0.0]))
     small = "--model.layers 1 --model.dim 8 --model.heads 2 --model.ffn-dim 8".split()
     arguments = ["lra", "listops", "--attention", "softmax", "dnas", "--steps", "3", "--data-folder", str(tmp_path)]
     assert price.run([*arguments, "--runs", str(tmp_path), "--json", *small]) == 0

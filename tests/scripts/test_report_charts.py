@@ -160,7 +160,9 @@ def test_curves_layers_and_masses_are_what_the_runs_told(made: tuple[View, list[
 
 def test_a_loss_per_word_is_not_drawn_per_token(made: tuple[View, list[Chart]]) -> None:
     view = made[0]
-    curves = {"loss": {"training": [(1, 3.0)], "validation": [(1, 2.5)]}, "loss per word": {"validation": [(1, 9.5)]}}
+    curves = {
+        "loss": {"training": [(1.0, 3.0)], "validation": [(1.0, 2.5)]}, "loss per word": {"validation": [(1.0, 9.5)]},
+    }  # fmt: skip
     runs = {name: [replace(run, curves=curves) for run in some] for name, some in view.runs.items()}
     words = replace(view, runs=runs, table=replace(view.table, metric="loss", unit="nats"))
     charts = charts_of(words, 100, 5)

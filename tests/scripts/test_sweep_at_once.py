@@ -237,7 +237,7 @@ def test_a_lost_worker_of_ray_is_made_good(
         "0",
         "1",
         "--train.steps",
-        "1500",
+        "900",
         "--train.eval-every",
         "50",
         "--train.checkpoint-seconds",
@@ -251,7 +251,7 @@ def test_a_lost_worker_of_ray_is_made_good(
         root = tmp_path / "runs" if shared else short / f"seqarena-{os.getuid()}" / "runs"
         folder = root / planned[0].folder.relative_to(tmp_path / "runs")
         kept = planned[0].folder / "checkpoint" / "last.pt"
-        while not ((latest(folder)[0] or 0) > 300 and kept.exists()):
+        while not ((latest(folder)[0] or 0) > 150 and kept.exists()):
             time.sleep(0.05)
         worker = held_by(folder)
         assert worker is not None
