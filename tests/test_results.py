@@ -95,6 +95,30 @@ def test_scores_that_presets_expect_are_those_of_the_results() -> None:
     }  # fmt: skip
 
 
+def test_floors_that_presets_expect_are_those_of_the_results() -> None:
+    """The numbers after the semicolon of what a preset expects."""
+    checked = set()
+    for result in results().values():
+        package = find_package(result.package)
+        preset, task = package.presets[result.task][result.preset], package.tasks[result.task]
+        named = re.findall(r"(\d+(?:\.\d+)?)(?: %)?(?:,|$)", preset.expected.partition(";")[2])
+        is_current = result.data_checksum == task.checksums[result.preset] and result.task_version == task.version
+        if named and is_current:
+            factor = 1 if task.metric == "loss" else 100
+            known = {
+                f"{factor * floor:.{len(number.partition('.')[2])}f}"
+                for number in named
+                for floor in result.floors.values()
+            }
+            assert set(named) <= known, f"{result.package} {result.task} {result.preset}"
+            checked.add((result.task, result.preset))
+    quick = {task for task, preset in checked if preset == "quick"}
+    assert quick == {
+        "listops", "text", "text-legacy", "retrieval", "image", "pathfinder", "cifar10-patches",
+        "wikitext2", "mlm", "mnli", "squad1", "squad2", "wire",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda each: str(each.relative_to(ROOT / "results")))
 def test_a_result_is_of_its_preset_and_of_clean_code(folder: Path) -> None:
     result = results()[folder]

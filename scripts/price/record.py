@@ -72,7 +72,11 @@ class PriceRecord:
     data_checksum: str | None = None
     """Checksum of the data; None in records of earlier versions."""
     tokens_per_step: float | None = None
-    """Real tokens of a batch, a mean over the batches of a round; None in records of earlier versions."""
+    """Real tokens of a batch, a mean over the batches of a round; None in records of earlier versions.
+
+    Records from before the correction in CHANGELOG.md have the mean over the batches from the first on, which is not
+    timed.
+    """
 
     def write(self, runs: Path) -> Path:
         """Writes the record below a folder of runs and returns its path."""

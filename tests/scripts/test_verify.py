@@ -17,7 +17,7 @@ from tests.scripts.faulty_training import TRAINING_FAULTS, FaultyTraining
 pytestmark = pytest.mark.unhooked  # torch.compile does not take functions with checked shapes
 UNTIMED = tuple(name for name in CHECKS if name != "speed")
 LONG = ("dropout", "implementations", "compilation", "memory")
-"""Checks that take two thirds of the time."""
+"""Checks that take most of the time."""
 
 
 def failed(subject: Subject, checks: tuple[str, ...] = UNTIMED) -> dict[str, str]:
