@@ -12,8 +12,8 @@ MARKS: dict[Verdict, str] = {
 }  # fmt: skip
 LEGEND = (
     f"▲ better, ▼ worse: p < {SIGNIFICANT} after Holm's correction within a task; ○ no difference shown, which is not "
-    f"the same as equal; ? no test: fewer than {FEWEST_SEEDS} seeds, all differences the same, or a single example; "
-    "intervals are not corrected"
+    f"the same as equal; ? no test: fewer than {FEWEST_SEEDS} seeds, all differences the same, or a single test "
+    "example; intervals are not corrected"
 )
 
 
