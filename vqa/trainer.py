@@ -4,9 +4,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
+from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.package import Assembly, Evaluation
+from seqarena.common.training.precision import precision_name
 from seqarena.common.training.processes import Accelerator
 from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, TrainingBatches
 from seqarena.vqa.data.vqa2 import Vqa2
@@ -27,8 +30,10 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
 
     Raises:
         BadDataError: files are missing, damaged, or do not match.
-        WrongUseError: word vectors or detector layers have another width than the model's.
+        WrongUseError: word vectors or detector layers have another width than the model's, or this machine has no
+            recurrent layers in the run's precision.
     """
+    _require_recurrent_layers(accelerator)
     loaded = run.data.load(folder)
     train, answers = loaded.splits["train"], loaded.answers
     order = PictureOrder(pictures=train.pictures, batch_size=run.train.batch_size, seed=run.seed)
@@ -52,3 +57,20 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         floors=lambda: floors(loaded),
         data_checksum=loaded.checksum,
     )
+
+
+def _require_recurrent_layers(accelerator: Accelerator) -> None:
+    """Raises a ``WrongUseError`` if this machine cannot read questions in the run's precision.
+
+    PyTorch has recurrent layers in bfloat16 for processors with AVX-512 only.
+    """
+    with torch.random.fork_rng(devices=[]):
+        layer = nn.LSTM(1, 1).to(accelerator.device)
+    try:
+        with accelerator.autocast(), torch.no_grad():
+            layer(torch.zeros(1, 1, 1, device=accelerator.device))
+    except RuntimeError as error:
+        raise WrongUseError(
+            f"train.precision {precision_name(accelerator)}: PyTorch has no recurrent layer in this precision on this "
+            "machine, and one reads the questions; use float32"
+        ) from error

@@ -109,7 +109,7 @@ def _seen_keys(real: KeyMask) -> Tensor:
 
     A row without any visible key would be 0/0. It attends to all keys instead: their values are 0.
     """
-    return (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]
+    return (real >= real.any(dim=1, keepdim=True))[:, None, None, :]
 
 
 def additive_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
@@ -118,8 +118,8 @@ def additive_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
     Its rows begin at multiples of 16 values. PyTorch would make it from ``seen`` in each layer.
     """
     length = seen.shape[-1]
-    rows = torch.zeros(*seen.shape[:-1], length + -length % 16, dtype=dtype, device=seen.device)
-    return rows[..., :length].masked_fill_(~seen, float("-inf"))
+    rows = torch.empty(*seen.shape[:-1], length + -length % 16, dtype=dtype, device=seen.device)[..., :length]
+    return torch.log(seen, out=rows)
 
 
 def _bias_mask(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -183,19 +183,21 @@ class ScaledLayer(nn.Sequential):
 def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
     """Returns the optimiser with three parameter groups: decayed, not decayed, bounded. Each has a rate ``multiplier``.
 
-    Layers of a ``ScaledLayer`` have their own groups.
+    Without weight decay the first two are one, except in LAMB: each group has kernels of its own. Layers of a
+    ``ScaledLayer`` have their own groups.
     """
     multipliers = {id(module.raw): optim.bounded_lr_multiplier for _, module in bounded_modules(model)}
     bounded = set(multipliers)
     for module in model.modules():
         if isinstance(module, ScaledLayer):
             multipliers |= {id(parameter): module.multiplier for parameter in module.parameters()}
+    decays = optim.weight_decay > 0 or optim.name == "lamb"
     whole = (("decayed", 1.0), ("plain", 1.0), ("bounded", optim.bounded_lr_multiplier))
     groups: dict[tuple[str, float], list[nn.Parameter]] = {key: [] for key in whole}  # checkpoints rely on this order
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             is_matrix = parameter.ndim > 1 and not name.endswith("bias")  # Transformer-XL's have several dimensions
-            kind = "bounded" if id(parameter) in bounded else "decayed" if is_matrix else "plain"
+            kind = "bounded" if id(parameter) in bounded else "decayed" if is_matrix and decays else "plain"
             groups.setdefault((kind, multipliers.get(id(parameter), 1.0)), []).append(parameter)
     settings: list[dict[str, Any]] = [
         {

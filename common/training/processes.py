@@ -103,7 +103,10 @@ def broadcast_buffers(model: nn.Module) -> None:
 
 
 def bare_model(model: nn.Module) -> Any:
-    """Returns a model without its wrapper for several processes; its precision and compilation stay."""
+    """Returns a model without its wrapper for several processes or half precision; its compilation stays."""
     from accelerate.utils import extract_model_from_parallel
 
-    return extract_model_from_parallel(model, keep_fp32_wrapper=True, keep_torch_compile=False)
+    from seqarena.common.training.half_weights import HalfWeights
+
+    bare = model.model if isinstance(model, HalfWeights) else model
+    return extract_model_from_parallel(bare, keep_fp32_wrapper=True, keep_torch_compile=False)

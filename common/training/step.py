@@ -13,6 +13,7 @@ from seqarena.common.attention.recording import recorded_implementations
 from seqarena.common.data.batches import Batch
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.training.half_weights import HalfWeights, linear_weights
 from seqarena.common.training.optim import Optim, build_optimizer, set_rate
 from seqarena.common.training.processes import Accelerator, broadcast_object_list, gather_object
 from seqarena.common.training.runtime import seed_torch
@@ -39,7 +40,8 @@ class StatefulLoss(Protocol):
 class Stepper:
     """A model, its optimiser, and the computation of a training step.
 
-    ``model`` is the bare model, ``trained`` the one that is called: compiled, wrapped for several processes. Step n
+    ``model`` is the bare model, ``trained`` the one that is called: compiled, wrapped for several processes or for
+    half precision. Step n
     of a seed is the same on every process and after every restart: its rate and its dropout depend on n and the seed
     alone.
 
@@ -64,6 +66,11 @@ class Stepper:
         self.trained, self.optimizer = accelerator.prepare(
             torch.compile(model) if compiled else model, build_optimizer(optim, model)
         )
+        # Several processes exchange a layer's gradients while those of earlier layers are computed; a compiled model
+        # has few conversions.
+        is_alone = accelerator.num_processes == 1 and not compiled
+        if is_alone and accelerator.mixed_precision == "bf16" and linear_weights(model):
+            self.trained = HalfWeights(self.trained)
         self.compiled = compiled
         self.implementations: list[str] | None = None
         self.bounded = [module for _, module in bounded_modules(model)]
@@ -166,6 +173,7 @@ class Stepper:
                 value = self.forward(self.trained, part)
                 # Processes average their gradients. The factor undoes that, so that the parts' weights add up to one.
                 value.backward(value.new_full((), part_weight * processes))  # type: ignore[no-untyped-call]
-            losses.append(value.detach().float() * part_weight)
+            part_loss = value.detach().float()
+            losses.append(part_loss if part_weight == 1 else part_loss * part_weight)
         total: Tensor = sum(losses[1:], start=losses[0])
         return total if processes == 1 else self.accelerator.reduce(total, reduction="sum")

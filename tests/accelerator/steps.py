@@ -40,6 +40,11 @@ def _cell_backward(gradient: torch.Tensor, _: Any, has_bias: bool) -> Any:
     return (*gates, gradient, *(gradient.new_empty(size) if has_bias else None for _ in range(2)))
 
 
+WITHOUT_KERNEL = (
+    aten.detach, aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided,
+    aten._unsafe_view,
+)  # fmt: skip
+"""Operators that compute nothing. So do those that return views."""
 CELLS = {aten._thnn_fused_gru_cell: _cell, aten._thnn_fused_gru_cell_backward: _cell_backward}
 """Operators of recurrent layers that PyTorch cannot compute for fake tensors."""
 EVALUATED = {(*task.split("/"), "quick", "dnas", None) for task in TASKS}
@@ -94,7 +99,8 @@ class Device(TorchDispatchMode):
                 with unset_fake_temporarily():  # the host computes with it
                     return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
         self.blockwise += "attend_blockwise" in str(packet)
-        self.kernels += func.namespace in ("aten", "seqarena") and not func.is_view and packet is not aten.detach
+        launches = func.namespace in ("aten", "seqarena") and not func.is_view and packet not in WITHOUT_KERNEL
+        self.kernels += launches
         return func(*args, **kwargs)
 
 
@@ -260,6 +266,9 @@ def count(
     seed_torch(0, 0)
     assembly = package.assembly(run, folder, accelerator)
     batches = iter([assembly.batches[0], assembly.batches[1]])
+    type(accelerator).mixed_precision = property(  # type: ignore[method-assign, assignment]
+        lambda _: "no" if preset == "quick" else "bf16"
+    )
     if preset != "quick":
         accelerator.autocast = lambda: torch.autocast("cuda", torch.bfloat16)  # type: ignore[method-assign]
     accelerator.device_placement = False

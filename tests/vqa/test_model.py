@@ -360,6 +360,19 @@ def test_a_run_ends_with_its_groups_told_and_norms_are_refused(
     assert "vqa scenes has no block normalisation" in capsys.readouterr().err
 
 
+def test_a_machine_without_recurrent_layers_in_a_precision_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a processor without AVX-512 in bfloat16."""
+
+    def without(*_: object) -> None:
+        raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive")
+
+    monkeypatch.setattr(torch.nn.LSTM, "forward", without)
+    with pytest.raises(WrongUseError, match=r"train\.precision float32: PyTorch has no recurrent layer"):
+        assemble(run_of(), tmp_path, make_accelerator("float32"))
+
+
 def test_batches_by_picture_are_measured_beside_single_ones(capsys: pytest.CaptureFixture[str]) -> None:
     """Both have the same loss, which the benchmark itself demands."""
     command = ["benchmark", "views", "--questions", "6", "--each", "3", "--boxes", "4", "--width", "8", "--joint-dim",
