@@ -21,7 +21,7 @@ from seqarena.common.training.runtime import make_accelerator
 from seqarena.qa.data import mnli, squad
 from seqarena.qa.data.mnli import LABELS, UNLABELLED, Mnli
 from seqarena.qa.data.pairs import encode
-from seqarena.qa.data.squad import Questions, Squad
+from seqarena.qa.data.squad import Squad
 from seqarena.qa.data.windows import windows_of
 from seqarena.qa.evaluator import Answers, classify, predict_answers
 from seqarena.qa.model import PairClassifier, Reader
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps({"run": str(options.run), "file": str(options.file), "examples": count, "scores": scores}))
     elif not scores:
-        print("not scored: the file does not have all gold answers")
+        print("not scored: the file has no gold answers")
     else:
         print_scores(scores)
     return 0
@@ -89,7 +89,7 @@ def _load_model(trained: TrainedRun[Run], model: nn.Module, accelerator: Acceler
 def _predict_questions(
     trained: TrainedRun[Run], data: Squad, tokenizer: Tokenizer, file: Path, out: Path, accelerator: Accelerator
 ) -> tuple[int, dict[str, float]]:
-    """Writes the answers to a file's questions. Returns their number, and the official scores if there are golds."""
+    """Writes the answers to a file's questions. Returns their number, and the official scores over those with golds."""
     questions = squad.read(file, data.version, "predict")
     model = _load_model(trained, Reader(trained.run.model, answerable=data.unanswerable), accelerator)
     answered = predict_answers(model, windows_of(questions, data, tokenizer, all_windows=False), accelerator)
@@ -97,16 +97,12 @@ def _predict_questions(
         threshold = data.null_threshold if data.unanswerable else None
         nothing = Evaluation(metrics={}, examples=[])
         Answers(evaluation=nothing, answered=answered, threshold=threshold).write(out)
-    if not _has_answers(questions, data):
+    golds = questions.some(each for each in questions.questions if each.has_gold)
+    if not any(each.answers for each in golds.questions):  # a file without answers may have an empty list of each
         return len(questions), {}
-    texts = {name: each.text for name, each in answered.items()}
-    odds = {name: each.null_odds for name, each in answered.items()} if data.unanswerable else None
-    return len(questions), evaluate(questions, texts, data.version, odds, data.null_threshold)
-
-
-def _has_answers(questions: Questions, data: Squad) -> bool:
-    has = [bool(each.answers) for each in questions.questions]
-    return any(has) if data.unanswerable else all(has)
+    texts = {each.id: answered[each.id].text for each in golds.questions}
+    odds = {each.id: answered[each.id].null_odds for each in golds.questions} if data.unanswerable else None
+    return len(questions), evaluate(golds, texts, data.version, odds, data.null_threshold)
 
 
 def _predict_pairs(

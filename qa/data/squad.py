@@ -35,6 +35,8 @@ class Question:
     """Index of the question's paragraph."""
     answers: tuple[tuple[str, int], ...]
     """Text and first character of each answer. Empty: the paragraph has no answer."""
+    has_gold: bool = True
+    """Whether the file states the answers, or that there is none. Otherwise the question is predicted, not scored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,27 +199,37 @@ def from_rows(
         BadDataError: see ``from_json``.
     """
 
-    def iterate_rows() -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
+    def iterate_rows() -> Iterator[Row]:
         for where, row in rows:
-            answers = _answers(row, dict, where, use)
-            texts, starts = member(answers, "text", list, where), member(answers, "answer_start", list, where)
-            if len(texts) != len(starts) or any(type(start) is not int for start in starts):
-                raise BadDataError(f"{where}: expected an integer answer_start for each of {len(texts)} texts")
+            found = None
+            if _has_answers(row, use):
+                answers = member(row, "answers", dict, where)
+                texts, starts = member(answers, "text", list, where), member(answers, "answer_start", list, where)
+                if len(texts) != len(starts) or any(type(start) is not int for start in starts):
+                    raise BadDataError(f"{where}: expected an integer answer_start for each of {len(texts)} texts")
+                found = list(zip(map(str, texts), starts, strict=True))
             name, question = member(row, "id", str, where), member(row, "question", str, where)
-            found = list(zip(map(str, texts), starts, strict=True))
-            yield name, question, member(row, "context", str, where), found, not found
+            yield name, question, member(row, "context", str, where), found, found == []
 
     return _build_questions(iterate_rows(), version, source, use)
 
 
-def _answers(values: Mapping[str, Any], kind: type, where: str, use: Use) -> Any:
-    """Returns the answers of a question; if ``use`` is predict, they may be missing."""
-    if use == "predict" and "answers" not in values:
-        return {"text": [], "answer_start": []} if kind is dict else []
-    return member(values, "answers", kind, where)
+Row = tuple[str, str, str, list[tuple[str, int]] | None, bool]
+"""Id, question, paragraph, answers (None if they are not stated), and whether it is marked as unanswerable."""
 
 
-def _iterate_json(values: Any, source: str, use: Use) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
+def _has_answers(values: Mapping[str, Any], use: Use) -> bool:
+    """Returns whether to read the answers of a question; if ``use`` is predict, they may be missing."""
+    return use != "predict" or "answers" in values
+
+
+def _read_answers(values: Mapping[str, Any], where: str) -> list[tuple[str, int]]:
+    """Returns text and position of each answer in the official JSON."""
+    answers = member(values, "answers", list, where)
+    return [(member(each, "text", str, where), member(each, "answer_start", int, where)) for each in answers]
+
+
+def _iterate_json(values: Any, source: str, use: Use) -> Iterator[Row]:
     if not isinstance(values, dict):
         raise BadDataError(f"{source}: expected an object with data, found {type(values).__name__}")
     for article in member(values, "data", list, source):
@@ -226,25 +238,19 @@ def _iterate_json(values: Any, source: str, use: Use) -> Iterator[tuple[str, str
             context = member(paragraph, "context", str, where)
             for each in member(paragraph, "qas", list, where):
                 name = member(each, "id", str, where)
-                answers = [
-                    (
-                        member(answer, "text", str, f"{where}, {name}"),
-                        member(answer, "answer_start", int, f"{where}, {name}"),
-                    )
-                    for answer in _answers(each, list, f"{where}, {name}", use)
-                ]
+                answers = _read_answers(each, f"{where}, {name}") if _has_answers(each, use) else None
                 impossible = bool(each.get("is_impossible", False))
                 yield name, member(each, "question", str, f"{where}, {name}"), context, answers, impossible
 
 
-def _build_questions(
-    found: Iterator[tuple[str, str, str, list[tuple[str, int]], bool]], version: Version, source: str, use: Use
-) -> Questions:
+def _build_questions(found: Iterator[Row], version: Version, source: str, use: Use) -> Questions:
     contexts: dict[str, int] = {}
     questions: dict[str, Question] = {}
     wrong: list[str] = []
     total = 0
-    for name, question, context, answers, impossible in found:
+    for name, question, context, stated, impossible in found:
+        answers = stated or []
+        has_gold = bool(answers) or (version == "2.0" and (stated is not None or impossible))
         if name in questions:
             raise BadDataError(f"{source}: expected distinct question ids, found {name!r} twice")
         as_it_is = use in ("score", "predict")
@@ -265,8 +271,9 @@ def _build_questions(
         elif answers and not kept:
             continue  # already counted in ``wrong``
         questions[name] = Question(
-            id=name, text=question.lstrip(), context=contexts.setdefault(context, len(contexts)), answers=tuple(kept)
-        )
+            id=name, text=question.lstrip(), context=contexts.setdefault(context, len(contexts)), answers=tuple(kept),
+            has_gold=has_gold,
+        )  # fmt: skip
     if use in ("train", "test"):
         _report_misplaced(wrong, total, source, use)
     if not questions:

@@ -45,6 +45,18 @@ def test_its_own_test_questions_score_what_they_did(
         names += ["answers.json", "null_odds.json"]
     for name in names:
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "run" / "outputs" / name).read_bytes()
+    some, asked = dev(task), iter(range(20))
+    for paragraph in some["data"][0]["paragraphs"]:
+        for each in paragraph["qas"]:
+            if next(asked) % 3:
+                each.pop("answers")
+                each.pop("is_impossible", None)
+    assert predicted(tmp_path / "run", written(tmp_path / "some.json", some), tmp_path / "some") == 0
+    found = scores(capsys)
+    assert result.example_scores is not None
+    assert found["total"] == 7
+    assert found["f1"] / 100 == pytest.approx(sum(result.example_scores[::3]) / 7), "a question without gold answers"
+    assert len(json.loads((tmp_path / "some" / "predictions.json").read_text())) == 20
 
 
 def test_how_an_answer_is_chosen_may_be_set_anew_and_nothing_else(
