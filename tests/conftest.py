@@ -8,6 +8,8 @@ import jaxtyping
 import pytest
 import torch
 
+# Also for pytest without make: a copy of a process whose threads have worked (tests/interruption.py) waits for ever.
+torch.set_num_threads(1)
 # No test depends on a clock, and one commit gives one verdict: the examples of a property are the same in every run.
 hypothesis.settings.register_profile("seqarena", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("seqarena")

@@ -231,7 +231,7 @@ def _measure(
             )
         if not session.validate_only:
             test = assembly.test(assembly.model)
-            require_finite_metrics(test.metrics, progress)
+            require_finite_metrics(test.metrics, "test", progress.chosen_step, progress)
             _require_settings(settings)
         if test is not None and run.train.diagnostics and accelerator.is_main_process:
             _write_maps(assembly, accelerator, folder)

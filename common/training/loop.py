@@ -24,7 +24,7 @@ from seqarena.common.training.optim import Optim, rate
 from seqarena.common.training.precision import Precision
 from seqarena.common.training.processes import Accelerator, broadcast_buffers
 from seqarena.common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, delete_other_weights
-from seqarena.common.training.runtime import differences, environment, peak_memory_bytes
+from seqarena.common.training.runtime import differences, environment, is_asynchronous, peak_memory_bytes
 from seqarena.common.training.step import Loss, Stepper
 
 DIAGNOSED_EXAMPLES = 8
@@ -192,8 +192,8 @@ def fit(
         evaluation_due = progress.step % train.eval_every == 0 or last
         # Clocks differ, so processes that save together follow the main one. They ask it only at some steps.
         save_due = last or (stepper.agreed(checkpoints.due()) if log_due or not stepper.gathers else False)
-        # Reading a loss waits for the GPU, so it is read there only if something is due. On a CPU it is always read.
-        if log_due or save_due or accelerator.device.type == "cpu":
+        # Reading a loss waits for a GPU, so it is read there only if something is due. On a CPU it is always read.
+        if log_due or evaluation_due or save_due or not is_asynchronous(accelerator.device):
             values = torch.stack(unchecked).tolist()  # the host waits here
             now = time.monotonic()
             progress.training_seconds += now - clock
@@ -284,7 +284,7 @@ def _evaluate(
     model.eval()
     with torch.no_grad():
         metrics = dict(evaluate(model))
-    require_finite_metrics(metrics, progress)
+    require_finite_metrics(metrics, "evaluation", progress.step, progress)
     bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(model)}
     log.evaluation(progress.step, metrics, bounded, {} if diagnose_now is None else diagnose_now())
     sign = 1 if higher_is_better else -1
@@ -313,7 +313,8 @@ def _require_finite(model: nn.Module, values: list[list[float]], progress: Progr
     if all(finite):
         return
     first = progress.step - len(values) + 1 + finite.index(False)
-    sizes = {name: p.grad.abs().max().item() for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and p.grad.numel()}
+    sizes = {name: gradient.abs().max().item() for name, gradient in gradients.items()}
     whole = {name: size for name, size in sizes.items() if math.isfinite(size)}
     largest = max(whole, key=whole.__getitem__, default=None)
     where = f"largest finite gradient {whole[largest]:.3g} in {largest}" if largest else "no gradient is finite"
@@ -325,12 +326,13 @@ def _require_finite(model: nn.Module, values: list[list[float]], progress: Progr
     )
 
 
-def require_finite_metrics(metrics: Mapping[str, float], progress: Progress) -> None:
-    """Raises a ``DivergedError`` if a metric of this step is not finite."""
-    step = progress.step
-    broken = [name for name, value in metrics.items() if not math.isfinite(value)]
+def require_finite_metrics(
+    metrics: Mapping[str, float], name: Literal["evaluation", "test"], step: int, progress: Progress
+) -> None:
+    """Raises a ``DivergedError`` if a metric of the weights of ``step`` is not finite."""
+    broken = [metric for metric, value in metrics.items() if not math.isfinite(value)]
     if broken:
-        message = f"{', '.join(broken)} of the evaluation at step {step:,} is not finite"
+        message = f"{', '.join(broken)} of the {name} at step {step:,} is not finite"
         raise DivergedError(step, message, progress)
 
 

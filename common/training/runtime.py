@@ -185,6 +185,11 @@ def reset_peak_memory(device: torch.device) -> None:
         CLEAR_REFS.write_text("5")
 
 
+def is_asynchronous(device: torch.device) -> bool:
+    """Returns whether the host goes on while the device computes, so that reading a value waits for it."""
+    return device.type != "cpu"
+
+
 def peak_memory_bytes(device: torch.device) -> int:
     """Returns the peak memory since the reset: allocated on a CUDA device, else the process's resident set."""
     if device.type == "cuda":

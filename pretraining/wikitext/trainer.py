@@ -144,6 +144,6 @@ def require_vocabulary(run: LanguageRun, size: int) -> None:
     fitting = tuple(cut for cut in run.model.cutoffs if cut < size)
     cutoffs = f" --model.cutoffs {' '.join(map(str, fitting))}" if fitting != run.model.cutoffs and fitting else ""
     raise WrongUseError(
-        f"model.vocabulary {run.model.vocabulary:,}, but the text has {size:,} different {run.data.kind}s; for a model "
-        f"of this text, set --model.vocabulary {size}{cutoffs or (' --model.cutoffs' if not fitting else '')}"
+        f"model.vocabulary {run.model.vocabulary:,}, but the text's vocabulary has {size:,} {run.data.kind}s; for a "
+        f"model of this text, set --model.vocabulary {size}{cutoffs or (' --model.cutoffs' if not fitting else '')}"
     )

@@ -1,7 +1,7 @@
 """A table of a leaderboard: all variants measured under one protocol, with floors and published figures."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,16 +142,17 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
     scores = some.floors if some else {}
     floors, ceilings = task.floors_and_ceilings(scores) if task else (scores, {})
     is_other_data = _has_other_data(protocol)
+    run = some.run if some else next((entry["run"] for entry in group.missing), None)
     plans = sorted({str(entry["plan"]) for entry in group.missing if "plan" in entry})
     plan_remarks = [f"missing runs were planned in {', '.join(plans)}; delete a plan to drop its runs"] if plans else []
     return Table(
-        title=_title(protocol, task, some),
+        title=_title(protocol, task, run),
         package=protocol.package,
         task=protocol.task,
         preset=protocol.preset,
         precision=_unusual(protocol.precision),
         tuned=protocol.tuned,
-        data_name=_data_name(protocol, task, some),
+        data_name=_data_name(protocol, task, run),
         modified=bool(protocol.changed),
         pretraining=protocol.pretraining,
         metric=some.metric if some else task.metric if task else "score",
@@ -197,12 +198,12 @@ def _beside(figures: Sequence[Published], preset: str) -> list[Published]:
     return [figure for figure in figures if not figure.presets or preset in figure.presets]
 
 
-def _title(protocol: Protocol, task: Task | None, result: Result | None) -> str:
+def _title(protocol: Protocol, task: Task | None, run: Mapping[str, Any] | None) -> str:
     """Returns the title, which tells tables of the user's own data files apart by their checksum."""
     if task is None:
         return f"{protocol.package} {protocol.task}, preset {protocol.preset}"
     preset = protocol.preset_record
-    has_own = _has_own_data(protocol, task, result)
+    has_own = _has_own_data(protocol, task, run)
     name = "" if has_own or preset is None else preset.data_name
     title = task_title(task, protocol.preset, name, protocol.changed)
     if protocol.task_version not in (None, task.version):
@@ -212,23 +213,26 @@ def _title(protocol: Protocol, task: Task | None, result: Result | None) -> str:
     if _unusual(protocol.precision):
         title += f"; {protocol.precision}"
     if has_own:
-        title += f" [other data than the preset's: sha256 {str(protocol.data_checksum)[:12]}]"
+        checksum = f": sha256 {protocol.data_checksum[:12]}" if protocol.data_checksum else ""  # none before a result
+        title += f" [other data than the preset's{checksum}]"
     return title
 
 
-def _has_own_data(protocol: Protocol, task: Task, result: Result | None) -> bool:
+def _has_own_data(protocol: Protocol, task: Task, run: Mapping[str, Any] | None) -> bool:
     """Returns whether the data are files of the user's, with other content than the preset's data."""
-    meant, preset = task.checksums.get(protocol.preset), protocol.preset_record
-    if protocol.data_checksum in (None, meant):
+    meant, found, preset = task.checksums.get(protocol.preset), protocol.data_checksum, protocol.preset_record
+    if preset is None or run is None:
+        return _is_other_data(protocol)
+    if found is not None and found == meant:
         return False
-    # A changed field alone may explain another checksum; the user's files at another place may have any content.
-    roles = (*OWN, Role.LOCATION) if meant is not None else OWN
-    has_own = preset is not None and result is not None and _differ(type(preset.run), result.run, preset.run, *roles)
-    return has_own or _is_other_data(protocol)
+    # A changed field alone may explain another checksum; the user's files at another place may have any content. Before
+    # a result, they may be the preset's own data, unless these stand in for others.
+    roles = (*OWN, Role.LOCATION) if meant is not None and (found is not None or preset.data_name) else OWN
+    return _differ(type(preset.run), run, preset.run, *roles) or _is_other_data(protocol)
 
 
-def _data_name(protocol: Protocol, task: Task | None, result: Result | None) -> str:
-    if task is not None and _has_own_data(protocol, task, result):
+def _data_name(protocol: Protocol, task: Task | None, run: Mapping[str, Any] | None) -> str:
+    if task is not None and _has_own_data(protocol, task, run):
         return OTHER_DATA
     return protocol.preset_record.data_name if protocol.preset_record else ""
 

@@ -1,11 +1,13 @@
 """ListOps end to end: it learns, it goes on after a kill, it says what it did."""
 
 import json
+import math
 import os
 import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.cli import main
+from seqarena.common.runs.package import Evaluation
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import row_name
 from seqarena.common.runs.session import Session, execute
@@ -156,6 +159,22 @@ def test_weights_that_explode_at_the_last_step_are_a_divergence(tmp_path: Path) 
     result = measure(wild, tmp_path)
     assert result.status == "diverged"
     assert "evaluation at step 1 is not finite" in result.message
+
+
+def test_a_test_that_is_not_finite_names_the_step_of_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accuracies = iter([0.5, 0.4])
+
+    def evaluate(_: Any, split: Any, __: Any) -> Evaluation:
+        is_test = len(split) == 70
+        metrics = {"accuracy": 0.1, "loss": math.inf} if is_test else {"accuracy": next(accuracies), "loss": 1.0}
+        return Evaluation(metrics=metrics, examples=[])
+
+    monkeypatch.setattr("seqarena.lra.trainer.evaluate", evaluate)
+    result = measure(TINY, tmp_path)
+    assert result.status == "diverged"
+    assert "loss of the test at step 3 is not finite" in result.message
 
 
 def test_divergence_is_recorded(tmp_path: Path) -> None:

@@ -82,6 +82,19 @@ def test_scores_are_per_word_whatever_the_tokens_are(tmp_path: Path) -> None:
     assert np.mean(found.examples) == pytest.approx(found.metrics["loss"], rel=1e-9)
 
 
+def test_a_divergence_without_clusters_is_recorded(tmp_path: Path) -> None:
+    """The tables of clusters are then empty, and so are their gradients."""
+    run = tiny(tmp_path)
+    run = replace(
+        run,
+        data=replace(run.data, kind="byte"),
+        model=replace(run.model, vocabulary=256, cutoffs=()),
+        optim=replace(run.optim, lr=1e30, clip=None),
+    )
+    result, _ = measure(run, tmp_path)
+    assert result.status == "diverged"
+
+
 def test_nats_by_cluster_are_those_of_its_words() -> None:
     losses, targets = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 4, 5, 3])
     assert loss_by_cluster(losses, targets, (4, 5)) == [(0.5, 2.5), (0.25, 2.0), (0.25, 3.0)]
@@ -215,7 +228,7 @@ def command(tmp_path: Path, *more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("--model.vocabulary 12", "model.vocabulary 12, but the text has 9 different words"),
+        ("--model.vocabulary 12", "model.vocabulary 12, but the text's vocabulary has 9 words"),
         ("--model.vocabulary 12 --model.cutoffs 10 11", "--model.vocabulary 9 --model.cutoffs"),
         ("--validation.length 90", "validation, valid: a segment of 90 tokens is longer"),
         ("--segments.length 90", "a segment of 90 tokens is longer than the 79 targets of each of 4 streams"),

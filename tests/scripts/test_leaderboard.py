@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,16 @@ import pytest
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.results import Result
-from seqarena.common.runs.run import row_name
+from seqarena.common.runs.roles import CONFIG_VERSION
+from seqarena.common.runs.run import row_name, row_of
 from seqarena.common.runs.tasks import Published
 from seqarena.lra.pictures.presets import PRESETS as PICTURES
 from seqarena.lra.recall.presets import PRESETS as RECALL_PRESETS
 from seqarena.scripts import leaderboard
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings, orders, shown_figures
 from seqarena.scripts.leaderboard.side_by_side import join
-from seqarena.scripts.leaderboard.table import tables
+from seqarena.scripts.leaderboard.table import OTHER_DATA, tables
+from seqarena.scripts.packages import find_package
 from seqarena.scripts.tables import latex
 from tests.scripts.results import CORRECT, DATA, only, result, row_of_name, run
 
@@ -97,6 +100,41 @@ def test_files_at_another_place_with_other_content_are_in_the_title(results: lis
         for more in ({"train": 50}, {"train": 50, "path": "mine"})
     ]
     assert ["other data than the preset's: sha256 cdcdcdcdcdcd" in title for title in titles] == [False, True]
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+@pytest.mark.parametrize(
+    ("package", "task", "changes", "is_other"),
+    [
+        ("summarization", "gigaword", {}, False),
+        ("summarization", "gigaword", {"path": "mine"}, True),
+        ("pretraining", "wikitext2", {"path": "mine"}, True),
+        ("qa", "mnli", {"train": "a", "matched": "b", "mismatched": "c"}, True),
+        ("lra", "listops", {"path": "mine"}, True),
+        ("lra", "listops", {}, False),
+    ],
+)
+def test_files_in_place_of_generated_data_are_in_the_title(
+    package: str, task: str, changes: dict[str, Any], is_other: bool, is_planned: bool, results: list[Result]
+) -> None:
+    """Also before there is a result."""
+    found = find_package(package)
+    preset = found.presets[task]["quick"]
+    own = to_json(replace(preset.run, data=replace(preset.run.data, **changes)))
+    entry = {
+        "package": package, "task": task, "preset": "quick", "run": own, "changed": {}, "seed": 0, "folder": "there",
+        "config_version": CONFIG_VERSION, "row": row_of(preset.run, preset), "command": "",
+    }  # fmt: skip
+    checksum = "cd" * 32 if is_other else found.tasks[task].checksums["quick"]
+    result = replace(
+        results[0], package=package, task=task, run=own, row=entry["row"], config_version=CONFIG_VERSION,
+        task_version=found.tasks[task].version, changed={}, data_checksum=checksum,
+    )  # fmt: skip
+    table = only(tables([], [entry], "softmax") if is_planned else tables([result], [], "softmax"))
+    where = "" if is_planned else ": sha256 cdcdcdcdcdcd"
+    assert table.title.endswith(f" [other data than the preset's{where}]") == is_other
+    assert (table.data_name == OTHER_DATA) == is_other
+    assert (preset.data_name != "" and preset.data_name in table.title) == (preset.data_name != "" and not is_other)
 
 
 def test_differences_over_fewer_seeds_than_the_means_are_named() -> None:

@@ -206,6 +206,33 @@ def test_the_time_of_a_step_that_diverges_counts(tmp_path: Path, monkeypatch: py
     assert caught.value.progress.training_seconds == caught.value.progress.step == 8
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(("log_every", "eval_every"), [(3, 4), (5, 2), (50, 4)])
+def test_training_time_is_that_of_all_steps_and_of_no_evaluation(
+    log_every: int, eval_every: int, asynchronous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a device on which losses are read only if something is due."""
+    clock = [0.0]
+
+    class Slow(ToyBatches):
+        """Batches that take a second each."""
+
+        def __getitem__(self, step: int) -> Any:
+            clock[0] += 1
+            return super().__getitem__(step)
+
+    def evaluate(model: Any) -> Any:
+        clock[0] += 100
+        return toy_evaluate(model)
+
+    monkeypatch.setattr("tests.common.runs.toy.toy_evaluate", evaluate)
+    monkeypatch.setattr(loop, "is_asynchronous", lambda _: asynchronous)
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    train = replace(TRAIN, log_every=log_every, eval_every=eval_every, checkpoint_seconds=1e9)
+    _, progress = toy_fit(tmp_path, batches=Slow(), train=train)
+    assert progress.training_seconds == progress.step == TRAIN.steps
+
+
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
     """A limit on file sizes fails writes as a full disk does."""
     whole, _ = toy_fit(tmp_path / "whole")
