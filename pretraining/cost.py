@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from seqarena.common.model.norms.post import PostNorm
+from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.training.loop import Train
 from seqarena.pretraining.model import has_order
 from seqarena.pretraining.run import Run
@@ -53,7 +54,8 @@ def parameters(run: Run) -> int:
     width = model.dim if model.attention_dim is None else model.attention_dim
     layer = 4 * model.dim * width + 2 * model.dim * model.ffn_dim + model.ffn_dim + 5 * model.dim
     layer += (3 * width + model.dim) * model.projection_bias
-    last_norm = 0 if isinstance(model.norm, PostNorm) else 2 * model.dim
+    has_last_norm = model.norm.final if isinstance(model.norm, PreNorm) else not isinstance(model.norm, PostNorm)
+    last_norm = 2 * model.dim if has_last_norm else 0
     projection = 0 if model.embedding_dim is None else (embedded + 1) * model.dim
     embeddings = embedded * (model.vocabulary + model.max_length + model.token_types + 2)
     masked = embedded * (model.dim + 3) + model.vocabulary

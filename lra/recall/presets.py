@@ -62,8 +62,8 @@ def _zoology(length: int, pairs: int, batch_size: int) -> Preset[RecallRun]:
             ),
             train=Train(steps=steps, batch_size=batch_size, eval_every=steps // epochs),
         ),
-        source="Arora et al. 2024 (Zoology), Figure 2 at width 64: zoology/analysis/paper/zoology_figure2.py of "
-        "HazyResearch/zoology at ee9b2d32",
+        source="Arora et al. 2024 (Zoology), Figure 2 at width 64: zoology/experiments/paper/zoology_figure2.py "
+        "of HazyResearch/zoology at 194a712a",
         departures="one learning rate (they tune optim.lr over 1e-4, 4.6e-4, 2.2e-3 and 1e-2); a feed-forward after "
         "each attention (theirs have none); other initial values of the layers; weight decay of matrices only; dropout "
         "of sublayers, not of embeddings only; the rate falls at every step, not epoch; no stop at an accuracy of "

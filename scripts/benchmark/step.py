@@ -16,6 +16,7 @@ from torch import nn
 
 from seqarena.common.attention.base import Kernel
 from seqarena.common.data.batches import Batch
+from seqarena.common.errors import WrongUseError
 from seqarena.common.memory import keep_freed_memory
 from seqarena.common.model.transformer import EncoderConfig, ModelConfig
 from seqarena.common.parser import Parser
@@ -208,7 +209,12 @@ def run(arguments: Sequence[str]) -> int:
         package, run = chosen(options, attention, fields, "seqarena benchmark step")
         runs.append((attention, run))
     # Prepared here, so that preparation does not count towards the first variant's peak memory.
-    package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
+    assembly = package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
+    if (options.padded or options.full_matrix) and type(assembly.batches[0]).longer is Batch.longer:
+        raise WrongUseError(
+            f"seqarena benchmark step: the batches of {package.name} {options.task} have no sequences that could be "
+            "padded; omit --padded and --full-matrix"
+        )
     kinds = [kind for kind, wanted in ((PADDED, options.padded), (FULL_MATRIX, options.full_matrix)) if wanted]
     kinds += [*AGAINST] if options.transformers else []
     cases = [*((attention, run, OURS) for attention, run in runs), *((*runs[0], kind) for kind in kinds)]

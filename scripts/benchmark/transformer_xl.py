@@ -200,8 +200,9 @@ def run(arguments: Sequence[str]) -> int:
     notes = [
         f"{model.layers} layers of {model.dim}, {model.heads} heads, feed-forward {model.ffn_dim}, "
         f"{model.vocabulary:,} words, cutoffs {model.cutoffs}; words by Zipf's law; medians of {count} segments",
-        f"training: {chosen.train.batch_size} streams, {chosen.segments.summary}, dropout {model.dropout} (drawn by "
-        f"each in its own order, so losses differ), forward and backward; scoring: {how.summary}",
+        f"training: {chosen.train.batch_size} streams, {chosen.segments.summary}, dropout {model.dropout}"
+        f"{' (drawn by each in its own order, so losses differ)' if model.dropout else ''}, forward and backward; "
+        f"scoring: {how.summary}",
         f"{device_name(make_accelerator('float32').device)}, float32",
     ]
     headings = ["", "ours, ms", "other, ms", "ratio", "loss difference"]

@@ -15,6 +15,7 @@ from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.common.model.bert.checkpoint import folder_of, load, pretraining_of
 from seqarena.common.model.bert.model import BertForPretraining
+from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.session import Session, execute
 from seqarena.common.training.loop import Train
@@ -230,9 +231,11 @@ def test_a_preset_holds_together(name: str) -> None:
     run.check()
     small = replace(run.model, layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=30)
     assert sum(parameter.numel() for parameter in BertForPretraining(small).parameters()) > 0
-    with torch.device("meta"):
-        model = BertForPretraining(replace(run.model, init=None), sentences=has_order(run.data))
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters(run)
+    for norm in (run.model.norm, PreNorm(), PreNorm(final=False)):
+        other = replace(run, model=replace(run.model, init=None, norm=norm))
+        with torch.device("meta"):
+            model = BertForPretraining(other.model, sentences=has_order(run.data))
+        assert sum(parameter.numel() for parameter in model.parameters()) == parameters(other)
     assert not run.data.is_trained or run.model.vocabulary >= run.data.trained_size
 
 

@@ -92,6 +92,11 @@ def test_the_table_and_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert 0 < max(peaks["blockwise"], peaks["fused"]) < peaks["reference"]
 
 
+def test_a_variant_that_uses_neither_queries_nor_keys_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["attention", *"--attention average --lengths 8 --repeats 1 --no-memory".split()]) == 0
+    assert "average" in capsys.readouterr().out
+
+
 def test_an_interrupted_benchmark_keeps_what_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +178,8 @@ def test_operations_are_counted_where_they_are_known() -> None:
         ("attention --dropout 1", "--dropout: expected 0 up to below 1"),
         ("attention --attention dnass", "nearest: dnas"),
         ("attention --attention recency", "recency"),
+        ("step vqa scenes --padded", "batches of vqa scenes have no sequences that could be padded"),
+        ("step lra cifar10-patches --full-matrix", "omit --padded and --full-matrix"),
         ("attention --attention s4d", "token mixer, without a kernel; seqarena benchmark layers"),
         ("attention --implementations fusde", "nearest: fused"),
         ("attention --precision float31", "nearest: float32"),
@@ -268,7 +275,9 @@ def test_transformer_xl_beside_the_published_formulation(capsys: pytest.CaptureF
     assert run([*command, "--final.memory", "0", "--final.same-length", "no", "--json"]) == 0
     assert all(each["difference"] < 1e-5 for each in json.loads(capsys.readouterr().out))
     assert run(command) == 0
-    assert "same length, 10 streams" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "same length, 10 streams" in told
+    assert "losses differ" not in told, "the table has no difference without dropout"
     with pytest.raises(WrongUseError, match="expected a task of Transformer-XL"):
         run(["transformer-xl", "--task", "mlm", "--preset", "quick"])
 
