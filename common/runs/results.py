@@ -74,6 +74,8 @@ class Result:
     training_seconds: float
     tokens_per_second: float
     peak_memory_bytes: int
+    """Peak memory since the data were there. On a CPU that of the process, which may keep a part of what making the
+    data took (listops, quick: about 130 MiB more in the run that makes them)."""
     environment: dict[str, Any]
     """Code commit, whether the tree was clean, versions, device, threads, precision, processes, and the implementations
     of attention in the first step."""

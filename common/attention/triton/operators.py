@@ -68,10 +68,7 @@ def attend_elementwise(
     dropout: float,
 ) -> Tensor:  # fmt: skip
     """Returns sum_j phi(s_ij)^power value_j, divided by the row divisor; same dropout mask as the blockwise engine."""
-    counts = visibility.counts(query.shape[0], query.shape[2], key.shape[2], query.device).float()
-    scale = (counts > 0) / rule.row_divisor(counts) / (1 - dropout)
-    if rule.phi == "x":  # for which the kernels do not scale the scores
-        scale = scale * query.shape[3] ** (-0.5 * rule.power)
+    scale = _row_scale(rule, query, key, visibility, dropout)
     seed = seed_of(dropout, query.device)
     query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
     output: Tensor = elementwise_forward(
@@ -79,6 +76,22 @@ def attend_elementwise(
         rule.power, visibility.order == "causal", visibility.memory,
     )  # fmt: skip
     return output
+
+
+def _row_scale(rule: ElementwiseRule, query: Tensor, key: Tensor, visibility: Visibility, dropout: float) -> Tensor:
+    """Returns the factor of each row of the output (B N), 0 for padded queries; once for all layers of a model."""
+    (batch, _, queries, width), keys = query.shape, key.shape[2]
+
+    def make() -> Tensor:
+        counts = visibility.counts(batch, queries, keys, query.device).float()
+        scale = (counts > 0) / rule.row_divisor(counts) / (1 - dropout)
+        # For phi(s) = s the kernels do not scale the scores.
+        return scale * width ** (-0.5 * rule.power) if rule.phi == "x" else scale
+
+    is_one_mask = visibility.query_real is None or visibility.query_real is visibility.key_real
+    if visibility.key_real is None or not is_one_mask:
+        return make()
+    return visibility.share(("row scale", rule, dropout, queries, width), visibility.key_real, make)
 
 
 @torch.library.custom_op("seqarena::triton_elementwise", mutates_args=())
@@ -156,18 +169,24 @@ def attend_doubly_normalized(
     """
     if visibility.order != "none":
         return attend_prefix(query, key, value, visibility, bias, dropout, mixing, state)
-    (batch, _, rows, _), keys = query.shape, key.shape[2]
+    same = visibility.query_real is visibility.key_real
     offsets = [
-        torch.zeros(batch, length, device=query.device) if mask is None
-        else torch.where(mask, 0.0, doubly_normalized.FAR.value)
-        for mask, length in ((visibility.query_real, rows), (visibility.key_real, keys))
-    ]  # fmt: skip
+        _offset(query, visibility, "query", visibility.query_real),
+        _offset(key, visibility, "query" if same else "key", visibility.key_real),
+    ]
     query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
     u = query.new_zeros(0, dtype=torch.float32) if mixing is None else mixing.float()
     output: Tensor = doubly_normalized_forward(
         query, key, value, u, seed_of(dropout, query.device), *offsets, dropout, mixing is not None
     )[0]
     return output, None
+
+
+def _offset(tensor: Tensor, visibility: Visibility, name: str, real: Tensor | None) -> Tensor:
+    """Returns what is added to scores: 0, or far below all of them at padding; B length, once for all layers."""
+    if real is None:
+        return torch.zeros(tensor.shape[0], tensor.shape[2], device=tensor.device)
+    return visibility.share(("offset", name), real, lambda: torch.where(real, 0.0, doubly_normalized.FAR.value))
 
 
 @torch.library.custom_op("seqarena::triton_doubly_normalized", mutates_args=())

@@ -99,6 +99,27 @@ def test_elementwise_is_the_formula(name: str, order: str) -> None:
     require_close(both(kernel, given, visibility), exact(kernel, given, visibility))
 
 
+@pytest.mark.parametrize("is_self", [True, False])
+def test_layers_of_other_variants_and_widths_share_one_visibility(is_self: bool) -> None:
+    """Row scales and offsets are made once for the layers that have the same; again if a mask was changed."""
+    real, other = (torch.arange(9) < torch.tensor([[9], [last]]) for last in (6, 4))
+    visibility = Visibility(query_real=real, key_real=real if is_self else other)
+    for last in (6, 3):
+        real[:, last:] = False
+        for name, width in (
+            ("x3", 16),
+            ("x3-14", 16),
+            ("x3", 8),
+            ("relu", 16),
+            ("gelu", 16),
+            ("dnas", 16),
+            ("hnas", 16),
+        ):
+            kernel = find_attention(name).build(heads=2)
+            given = inputs(9, 9, width=width)
+            require_close(both(kernel, given, visibility), exact(kernel, given, visibility))
+
+
 @pytest.mark.parametrize("name", ["x3", "gelu", "dnas", "hnas"])
 def test_dropout_drops_what_blockwise_drops(name: str) -> None:
     kernel = find_attention(name).build(heads=2, dropout=0.4)
