@@ -34,6 +34,9 @@ def needs_formula() -> bool:
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
+Layout = tuple[int, ...]
+
+
 class ClearPadding(torch.autograd.Function):
     """Sets padding to 0 by a bitwise and.
 
@@ -41,16 +44,28 @@ class ClearPadding(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, ones: Tensor) -> Tensor:
-        """Returns the tensor with 0 where the integers ``ones``, of the same size in bytes, are 0 and not -1."""
+    def forward(ctx: Any, tensor: Tensor, ones: Tensor, layout: Layout | None) -> Tensor:
+        """Returns the tensor with 0 where the integers ``ones``, of the same size in bytes, are 0 and not -1.
+
+        In the given layout; None: the tensor's own.
+        """
         ctx.save_for_backward(ones)
-        return tensor.view(ones.dtype).bitwise_and(ones).view(tensor.dtype)
+        ctx.layout = None if layout is None else layout_of(tensor)
+        bits = tensor.view(ones.dtype)
+        out = None if layout is None else torch.empty_permuted(bits.shape, layout, dtype=bits.dtype, device=bits.device)
+        return torch.bitwise_and(bits, ones, out=out).view(tensor.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Returns the gradient with the same positions cleared."""
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """Returns the gradient with the same positions cleared; if a layout was given, in the tensor's."""
         (ones,) = ctx.saved_tensors
-        return ClearPadding.apply(grad, ones), None  # type: ignore[no-untyped-call]
+        return ClearPadding.apply(grad, ones, ctx.layout), None, None  # type: ignore[no-untyped-call]
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    """Returns the dimensions of a tensor in the order of its memory, the outermost first."""
+    strides = tensor.stride()
+    return tuple(sorted(range(len(strides)), key=lambda dimension: -strides[dimension]))
 
 
 Order = Literal["none", "causal", "ordered_queries"]
@@ -175,28 +190,38 @@ class Visibility:
         if bool((real[:, 1:] & ~real[:, :-1]).any()):
             raise WrongUseError("padded_at_end: found a real position after padding; leave it out, or move padding")
 
-    def clear(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the tensors (B H length width) with 0 at padding, so that not even a NaN there spreads."""
-        query = self.clear_queries(query)
-        if self.query_real is self.key_real:
-            return query, self.clear_queries(key), self.clear_queries(value)
-        return query, self._cleared(key, "key", self.key_real), self._cleared(value, "key", self.key_real)
+    def clear(
+        self, query: Tensor, key: Tensor, value: Tensor, *, contiguous: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the tensors (B H length width) with 0 at padding, so that not even a NaN there spreads.
+
+        ``contiguous``: they are contiguous; their gradients then come in the layout of the arguments. Neither needs a
+        copy if there is padding.
+        """
+        name = "query" if self.query_real is self.key_real else "key"
+        return (
+            self._cleared(query, "query", self.query_real, contiguous),
+            self._cleared(key, name, self.key_real, contiguous),
+            self._cleared(value, name, self.key_real, contiguous),
+        )
 
     def clear_queries(self, tensor: Tensor) -> Tensor:
         """Returns a tensor (B H N width) with 0 at padded queries; its gradient is 0 there too."""
-        return self._cleared(tensor, "query", self.query_real)
+        return self._cleared(tensor, "query", self.query_real, False)
 
-    def _cleared(self, tensor: Tensor, name: str, real: Tensor | None) -> Tensor:
+    def _cleared(self, tensor: Tensor, name: str, real: Tensor | None, contiguous: bool) -> Tensor:
         """Returns a tensor (B H length width) with 0, also of its gradient, where ``real`` (B length) is False."""
         if real is None:
-            return tensor
+            return tensor.contiguous() if contiguous else tensor
         if needs_formula():
-            return tensor.masked_fill(~real[:, None, :, None], 0.0)
+            cleared = tensor.masked_fill(~real[:, None, :, None], 0.0)
+            return cleared.contiguous() if contiguous else cleared
         integer = BITS[tensor.element_size()]
         ones = self.share(
             (name, integer), real, lambda: real.to(integer).neg()[:, None, :, None]
         )  # all bits 1 or all 0
-        return ClearPadding.apply(tensor, ones)  # type: ignore[no-untyped-call, no-any-return]
+        layout = (0, 1, 2, 3) if contiguous else None
+        return ClearPadding.apply(tensor, ones, layout)  # type: ignore[no-untyped-call, no-any-return]
 
     def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:
         """Returns the number of keys visible to each query; 0 for padded queries."""

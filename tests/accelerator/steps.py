@@ -42,7 +42,7 @@ def _cell_backward(gradient: torch.Tensor, _: Any, has_bias: bool) -> Any:
 
 WITHOUT_KERNEL = (
     aten.detach, aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided,
-    aten._unsafe_view,
+    aten.empty_permuted, aten._unsafe_view,
 )  # fmt: skip
 """Operators that compute nothing. So do those that return views."""
 CELLS = {aten._thnn_fused_gru_cell: _cell, aten._thnn_fused_gru_cell_backward: _cell_backward}

@@ -70,7 +70,7 @@ def attend_elementwise(
     """Returns sum_j phi(s_ij)^power value_j, divided by the row divisor; same dropout mask as the blockwise engine."""
     scale = _row_scale(rule, query, key, visibility, dropout)
     seed = seed_of(dropout, query.device)
-    query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
+    query, key, value = visibility.clear(query, key, value, contiguous=True)
     output: Tensor = elementwise_forward(
         query, key, value, bias, scale, visibility.query_real, visibility.key_real, seed, dropout, rule.phi,
         rule.power, visibility.order == "causal", visibility.memory,
@@ -174,7 +174,7 @@ def attend_doubly_normalized(
         _offset(query, visibility, "query", visibility.query_real),
         _offset(key, visibility, "query" if same else "key", visibility.key_real),
     ]
-    query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
+    query, key, value = visibility.clear(query, key, value, contiguous=True)
     u = query.new_zeros(0, dtype=torch.float32) if mixing is None else mixing.float()
     output: Tensor = doubly_normalized_forward(
         query, key, value, u, seed_of(dropout, query.device), *offsets, dropout, mixing is not None

@@ -101,7 +101,7 @@ def attend_prefix(
     """
     if state is not None:
         state = aligned_state(state.detach().float(), key.shape[2], visibility) / math.log(2)
-    query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
+    query, key, value = visibility.clear(query, key, value, contiguous=True)
     u = query.new_zeros(0, dtype=torch.float32) if mixing is None else mixing.float()
     output, last, *_ = prefix_forward(
         query, key, value, bias, u, state, visibility.query_real, visibility.key_real, seed_of(dropout, query.device),

@@ -87,6 +87,24 @@ def test_layers_share_masks_that_are_made_once() -> None:
     assert visibility.clear_queries(tensor).flatten().tolist() == [1, 0, 0]
 
 
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_contiguous_inputs_and_gradients_in_the_layout_of_projections(dtype: torch.dtype, is_padded: bool) -> None:
+    """As kernels need them and as projections take them: none of the two is copied once more if there is padding."""
+    real = torch.arange(5) < torch.tensor([[5], [3]]) if is_padded else None
+    visibility = Visibility(query_real=real, key_real=real)
+    joint = torch.randn(2, 5, 3 * 8).to(dtype).requires_grad_()
+    given = [each.unflatten(2, (2, -1)).transpose(1, 2) for each in joint.split(8, dim=2)]
+    found, expected = visibility.clear(given[0], given[1], given[2], contiguous=True), visibility.clear(*given)
+    for one, other, source in zip(found, expected, given, strict=True):
+        assert one.is_contiguous()
+        assert torch.equal(one, other)
+        weight = torch.randn_like(one)
+        gradients = [torch.autograd.grad(each, source, weight, retain_graph=True)[0] for each in (one, other)]
+        assert torch.equal(*gradients)
+        assert not is_padded or gradients[0].transpose(1, 2).is_contiguous()
+
+
 def test_masks_of_an_inference_are_not_kept_for_training() -> None:
     real = torch.tensor([[True, False]])
     visibility, tensor = Visibility(query_real=real, key_real=real), torch.ones(1, 1, 2, 1)
