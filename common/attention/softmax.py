@@ -118,8 +118,9 @@ def additive_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
     Its rows begin at multiples of 16 values. PyTorch would make it from ``seen`` in each layer.
     """
     length = seen.shape[-1]
-    rows = torch.empty(*seen.shape[:-1], length + -length % 16, dtype=dtype, device=seen.device)[..., :length]
-    return torch.log(seen, out=rows)
+    shape = *seen.shape[:-1], length + -length % 16
+    rows = torch.full(shape, float("-inf"), dtype=dtype, device=seen.device)
+    return rows[..., :length].masked_fill_(seen, 0.0)
 
 
 def _bias_mask(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:

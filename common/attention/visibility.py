@@ -214,14 +214,16 @@ class Visibility:
         if real is None:
             return tensor.contiguous() if contiguous else tensor
         if needs_formula():
-            cleared = tensor.masked_fill(~real[:, None, :, None], 0.0)
-            return cleared.contiguous() if contiguous else cleared
+            masked = tensor.masked_fill(~real[:, None, :, None], 0.0)
+            return masked.contiguous() if contiguous else masked
         integer = BITS[tensor.element_size()]
         ones = self.share(
             (name, integer), real, lambda: real.to(integer).neg()[:, None, :, None]
         )  # all bits 1 or all 0
-        layout = (0, 1, 2, 3) if contiguous else None
-        return ClearPadding.apply(tensor, ones, layout)  # type: ignore[no-untyped-call, no-any-return]
+        # The compiler writes into no tensor of another layout.
+        layout = (0, 1, 2, 3) if contiguous and not torch.compiler.is_compiling() else None
+        cleared: Tensor = ClearPadding.apply(tensor, ones, layout)  # type: ignore[no-untyped-call]
+        return cleared.contiguous() if contiguous else cleared
 
     def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:
         """Returns the number of keys visible to each query; 0 for padded queries."""

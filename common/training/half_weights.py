@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.mixer import TokenMixer
+from seqarena.common.model.transformer import Encoder
 
 
 class HalfWeights(nn.Module):
@@ -37,15 +38,16 @@ class HalfWeights(nn.Module):
 def linear_weights(model: nn.Module) -> list[str]:
     """Returns the names of the trained float32 weights and biases of plain linear layers.
 
-    Without those inside attention kernels and token mixers, whose code may turn autocast off, and without weights that
-    another module uses too, such as a table of tokens.
+    Without those inside attention kernels and token mixers, whose code may turn autocast off; without layers that are
+    applied several times, because the gradients of joint products (``joint_linear``) are then added in float32; and
+    without weights that another module uses too, such as a table of tokens.
     """
     own = {
         inside
         for module in model.modules()
-        if isinstance(module, (Kernel, TokenMixer))
+        if isinstance(module, (Kernel, TokenMixer)) or (isinstance(module, Encoder) and module.repeats > 1)
         for inside in module.modules()
-    }  # fmt: skip
+    }
     uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
     return [
         f"{name}.{part}".lstrip(".")

@@ -40,10 +40,9 @@ class StatefulLoss(Protocol):
 class Stepper:
     """A model, its optimiser, and the computation of a training step.
 
-    ``model`` is the bare model, ``trained`` the one that is called: compiled, wrapped for several processes or for
-    half precision. Step n
-    of a seed is the same on every process and after every restart: its rate and its dropout depend on n and the seed
-    alone.
+    ``model`` is the bare model, ``trained`` the one that is called: compiled, wrapped for several processes or for half
+    precision. Step n of a seed is the same on every process and after every restart: its rate and its dropout depend on
+    n and the seed alone.
 
     ``gathers``: whether a checkpoint contains loss states of several processes, so that all must save together.
     ``implementations``: those that computed attention in the first step; empty if the model is compiled, None before.

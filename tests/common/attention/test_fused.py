@@ -271,3 +271,11 @@ def test_a_mask_for_a_gpu_gives_the_output_of_the_mask_of_booleans(length: int) 
         torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=each) for each in (mask, seen)
     )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.unhooked
+@pytest.mark.parametrize("length", [7, 16])
+def test_a_mask_for_a_gpu_is_made_in_one_graph(length: int) -> None:
+    seen = (torch.arange(length) < torch.tensor([[length], [3]]))[:, None, None, :]
+    compiled = torch.compile(additive_mask, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(seen, torch.float32), additive_mask(seen, torch.float32))

@@ -7,7 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from seqarena.common.attention import Visibility, find_attention
 from seqarena.common.attention.mixer import LayerShape
-from seqarena.common.attention.module import MultiHeadAttention, self_attention
+from seqarena.common.attention.module import MultiHeadAttention, joint_linear, self_attention
+from seqarena.common.model.transformer import Encoder, EncoderConfig
 from seqarena.common.training.half_weights import HalfWeights, linear_weights
 from seqarena.common.training.processes import bare_model
 from seqarena.common.training.runtime import make_accelerator
@@ -54,7 +55,13 @@ class Conversions(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("variant", ["softmax", "dnas", "hnas", "x3"])
-def test_outputs_and_gradients_have_the_bits_of_autocast(variant: str) -> None:
+@pytest.mark.parametrize("is_joint", [False, True])
+def test_outputs_and_gradients_have_the_bits_of_autocast(
+    variant: str, is_joint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of joint products of queries, keys and values, as on a GPU."""
+    if is_joint:
+        monkeypatch.setattr(MultiHeadAttention, "_heads", joint_heads)
     torch.manual_seed(0)
     model = Model(variant)
     tokens, real = torch.randint(5, (3, 6)), torch.arange(6) < torch.tensor([[6], [4], [1]])
@@ -73,7 +80,25 @@ def test_outputs_and_gradients_have_the_bits_of_autocast(variant: str) -> None:
     for gradient, same in zip(gradients, same_gradients, strict=True):
         assert (gradient is None) == (same is None)
         assert gradient is None or torch.equal(gradient, same)
-    assert (single, remaining, joint) == (11, 1, 2)  # five weights and their gradients; the frozen one stays
+    # Five weights and their gradients; a joint product has three in one of another shape; the frozen one stays.
+    assert (single, remaining, joint) == (5 if is_joint else 11, 1, 2)
+
+
+def joint_heads(self: MultiHeadAttention, source: torch.Tensor, *layers: nn.Linear) -> list[torch.Tensor]:
+    return [each.unflatten(2, (self.heads, -1)).transpose(1, 2) for each in joint_linear(source, layers)]
+
+
+def test_layers_that_are_applied_several_times_keep_their_weights() -> None:
+    """The gradients of their joint products would be added in half precision."""
+
+    class Stack(EncoderConfig):
+        longest = 9
+
+    class Repeated(Stack):
+        distinct_layers = 2
+
+    assert linear_weights(Encoder(Stack(layers=4, dim=8, heads=2, ffn_dim=8))) != []
+    assert linear_weights(Encoder(Repeated(layers=4, dim=8, heads=2, ffn_dim=8))) == []
 
 
 def test_weights_of_plain_linear_layers_are_converted() -> None:
