@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,13 @@ from torch.func import functional_call
 
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.mixer import TokenMixer
-from seqarena.common.model.transformer import Encoder
+
+
+@runtime_checkable
+class Repeating(Protocol):
+    """A stack that applies its layers ``repeats`` times, such as ALBERT's encoder."""
+
+    repeats: int
 
 
 class HalfWeights(nn.Module):
@@ -45,7 +51,7 @@ def linear_weights(model: nn.Module) -> list[str]:
     own = {
         inside
         for module in model.modules()
-        if isinstance(module, (Kernel, TokenMixer)) or (isinstance(module, Encoder) and module.repeats > 1)
+        if isinstance(module, (Kernel, TokenMixer)) or (isinstance(module, Repeating) and module.repeats > 1)
         for inside in module.modules()
     }
     uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
