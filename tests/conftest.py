@@ -8,7 +8,7 @@ import jaxtyping
 import pytest
 import torch
 
-# Also for pytest without make: a copy of a process whose threads have worked (tests/interruption.py) waits for ever.
+# As in make test. Some tests copy their process (tests/interruption.py), and a copy has no threads to wait for.
 torch.set_num_threads(1)
 # No test depends on a clock, and one commit gives one verdict: the examples of a property are the same in every run.
 hypothesis.settings.register_profile("seqarena", deadline=None, derandomize=True)

@@ -18,6 +18,7 @@ from seqarena.vqa.data.words import tokenize, word_ids
 from seqarena.vqa.evaluator import guess
 from seqarena.vqa.model import Answerer
 from seqarena.vqa.run import Run
+from seqarena.vqa.trainer import require_recurrent_layers
 
 
 def parser() -> Parser:
@@ -73,6 +74,7 @@ def submit(arguments: Sequence[str]) -> int:
         parts={}, groups={}, pairs=np.zeros((0, 2), dtype=np.int64),
     )  # fmt: skip
     accelerator = make_accelerator(run.train.precision)
+    require_recurrent_layers(accelerator)
     model = Answerer(run.model, loaded)
     trained.load(model)
     guesses, _ = guess(model.to(accelerator.device), split, loaded.answers, accelerator)

@@ -33,7 +33,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         WrongUseError: word vectors or detector layers have another width than the model's, or this machine has no
             recurrent layers in the run's precision.
     """
-    _require_recurrent_layers(accelerator)
+    require_recurrent_layers(accelerator)
     loaded = run.data.load(folder)
     train, answers = loaded.splits["train"], loaded.answers
     order = PictureOrder(pictures=train.pictures, batch_size=run.train.batch_size, seed=run.seed)
@@ -59,10 +59,10 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     )
 
 
-def _require_recurrent_layers(accelerator: Accelerator) -> None:
-    """Raises a ``WrongUseError`` if this machine cannot read questions in the run's precision.
+def require_recurrent_layers(accelerator: Accelerator) -> None:
+    """Raises a ``WrongUseError`` if this machine has no recurrent layers in the run's precision.
 
-    PyTorch has recurrent layers in bfloat16 for processors with AVX-512 only.
+    PyTorch computes none in bfloat16 on a processor with AVX2 alone.
     """
     with torch.random.fork_rng(devices=[]):
         layer = nn.LSTM(1, 1).to(accelerator.device)
@@ -71,6 +71,6 @@ def _require_recurrent_layers(accelerator: Accelerator) -> None:
             layer(torch.zeros(1, 1, 1, device=accelerator.device))
     except RuntimeError as error:
         raise WrongUseError(
-            f"train.precision {precision_name(accelerator)}: PyTorch has no recurrent layer in this precision on this "
-            "machine, and one reads the questions; use float32"
+            f"train.precision {precision_name(accelerator)}: PyTorch has no recurrent layers in this precision on "
+            "this machine, and vqa encodes questions by one; use float32"
         ) from error

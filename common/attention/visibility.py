@@ -35,6 +35,7 @@ def needs_formula() -> bool:
 
 
 Layout = tuple[int, ...]
+"""Dimensions of a tensor in the order of its memory, the outermost first."""
 
 
 class ClearPadding(torch.autograd.Function):
@@ -47,7 +48,7 @@ class ClearPadding(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, ones: Tensor, layout: Layout | None) -> Tensor:
         """Returns the tensor with 0 where the integers ``ones``, of the same size in bytes, are 0 and not -1.
 
-        In the given layout; None: the tensor's own.
+        The result has the given layout, or the tensor's own if it is None.
         """
         ctx.save_for_backward(ones)
         ctx.layout = None if layout is None else layout_of(tensor)
@@ -63,7 +64,7 @@ class ClearPadding(torch.autograd.Function):
 
 
 def layout_of(tensor: Tensor) -> Layout:
-    """Returns the dimensions of a tensor in the order of its memory, the outermost first."""
+    """Returns the layout of a tensor."""
     strides = tensor.stride()
     return tuple(sorted(range(len(strides)), key=lambda dimension: -strides[dimension]))
 
@@ -195,8 +196,8 @@ class Visibility:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the tensors (B H length width) with 0 at padding, so that not even a NaN there spreads.
 
-        ``contiguous``: they are contiguous; their gradients then come in the layout of the arguments. Neither needs a
-        copy if there is padding.
+        ``contiguous``: the returned tensors are contiguous, and the gradients have the layout of the arguments. If
+        there is padding, this takes no further copy.
         """
         name = "query" if self.query_real is self.key_real else "key"
         return (

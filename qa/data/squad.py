@@ -20,6 +20,8 @@ Use = Literal["train", "test", "score", "predict"]
 """Purpose of reading. train: questions with misplaced answers (text not at ``answer_start``) are skipped. test: they
 are used, because scoring compares texts only. score: everything is used unchanged, as in the official scripts. predict:
 as score, but answers are optional."""
+Row = tuple[str, str, str, list[tuple[str, int]] | None, bool]
+"""Id, question, paragraph, answers (None if they are not stated), and whether it is marked as unanswerable."""
 WRONG = 0.001
 """Maximum fraction of misplaced answers."""
 HINT = "--data.train and --data.dev accept your own files, such as train-v1.1.json and dev-v1.1.json"
@@ -36,7 +38,7 @@ class Question:
     answers: tuple[tuple[str, int], ...]
     """Text and first character of each answer. Empty: the paragraph has no answer."""
     has_gold: bool = True
-    """Whether the file states the answers, or that there is none. Otherwise the question is predicted, not scored."""
+    """Whether the file states the answers, or that there is none. ``qa predict`` scores these questions only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,10 +214,6 @@ def from_rows(
             yield name, question, member(row, "context", str, where), found, found == []
 
     return _build_questions(iterate_rows(), version, source, use)
-
-
-Row = tuple[str, str, str, list[tuple[str, int]] | None, bool]
-"""Id, question, paragraph, answers (None if they are not stated), and whether it is marked as unanswerable."""
 
 
 def _has_answers(values: Mapping[str, Any], use: Use) -> bool:

@@ -363,13 +363,13 @@ def test_a_run_ends_with_its_groups_told_and_norms_are_refused(
 def test_a_machine_without_recurrent_layers_in_a_precision_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a processor without AVX-512 in bfloat16."""
+    """Such as a processor with AVX2 alone in bfloat16."""
 
     def without(*_: object) -> None:
         raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive")
 
     monkeypatch.setattr(torch.nn.LSTM, "forward", without)
-    with pytest.raises(WrongUseError, match=r"train\.precision float32: PyTorch has no recurrent layer"):
+    with pytest.raises(WrongUseError, match=r"train\.precision float32: PyTorch has no recurrent layers"):
         assemble(run_of(), tmp_path, make_accelerator("float32"))
 
 

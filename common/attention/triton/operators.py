@@ -79,7 +79,7 @@ def attend_elementwise(
 
 
 def _row_scale(rule: ElementwiseRule, query: Tensor, key: Tensor, visibility: Visibility, dropout: float) -> Tensor:
-    """Returns the factor of each row of the output (B N), 0 for padded queries; once for all layers of a model."""
+    """Returns the factor of each row of the output (B N), 0 for padded queries. Layers with one mask share it."""
     (batch, _, queries, width), keys = query.shape, key.shape[2]
 
     def make() -> Tensor:
@@ -169,10 +169,10 @@ def attend_doubly_normalized(
     """
     if visibility.order != "none":
         return attend_prefix(query, key, value, visibility, bias, dropout, mixing, state)
-    same = visibility.query_real is visibility.key_real
+    is_one_mask = visibility.query_real is visibility.key_real
     offsets = [
         _offset(query, visibility, "query", visibility.query_real),
-        _offset(key, visibility, "query" if same else "key", visibility.key_real),
+        _offset(key, visibility, "query" if is_one_mask else "key", visibility.key_real),
     ]
     query, key, value = visibility.clear(query, key, value, contiguous=True)
     u = query.new_zeros(0, dtype=torch.float32) if mixing is None else mixing.float()
@@ -183,7 +183,7 @@ def attend_doubly_normalized(
 
 
 def _offset(tensor: Tensor, visibility: Visibility, name: str, real: Tensor | None) -> Tensor:
-    """Returns what is added to scores: 0, or far below all of them at padding; B length, once for all layers."""
+    """Returns the offset of each row or column of scores (B length): 0, or far below all scores at padding."""
     if real is None:
         return torch.zeros(tensor.shape[0], tensor.shape[2], device=tensor.device)
     return visibility.share(("offset", name), real, lambda: torch.where(real, 0.0, doubly_normalized.FAR.value))

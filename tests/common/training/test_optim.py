@@ -84,6 +84,21 @@ def test_groups_decay_matrices_only_and_hurry_bounded_numbers(name: str) -> None
     assert found["trained.0.bias"] == (0.0, pytest.approx(1e-4))
 
 
+@pytest.mark.parametrize(
+    ("name", "weight_decay", "sizes"), [("adamw", 0.0, [2, 1]), ("adamw", 0.1, [1, 1, 1]), ("lamb", 0.0, [1, 1, 1])]
+)
+def test_without_weight_decay_matrices_and_biases_are_one_group(
+    name: str, weight_decay: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, each group has kernels of its own. LAMB, an extra, scales the updates of matrices only."""
+    monkeypatch.setattr("seqarena.common.training.optim._lamb", lambda settings, _: torch.optim.SGD(settings, lr=1.0))
+    model = nn.ModuleDict({"linear": nn.Linear(2, 2), "kernel": Hybrid().build(heads=2)})
+    optim = Optim(name=name, lr=1e-3, weight_decay=weight_decay)  # type: ignore[arg-type]
+    groups = build_optimizer(optim, model).param_groups
+    assert [len(group["params"]) for group in groups] == sizes
+    assert groups[0]["weight_decay"] == weight_decay
+
+
 def test_impossible_settings_are_refused() -> None:
     for schedule in (Schedule(warmup=10), Schedule(warmup=-1), Schedule(shape="one_cycle", warmup=1)):
         with pytest.raises(WrongUseError, match=r"optim\.schedule"):
