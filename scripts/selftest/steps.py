@@ -64,13 +64,20 @@ class _Interruption(Exception):  # noqa: N818  # no error
 
 
 def train(package: Package, task: str, attention: str, precision: str, data: Path) -> Steps:
-    """Trains ``STEPS`` steps without a pause, and again with an interruption; returns the measurements."""
+    """Trains ``STEPS`` steps without a pause, and again with an interruption; returns the measurements.
+
+    A training that is refused is absent: the variant does not support the task, or this machine the precision.
+    """
     device = device_name(make_accelerator(precision).device)  # type: ignore[arg-type]
     try:
-        fields = [*FIELDS, "--train.precision", precision]
-        run = build_run(package, task, None, attention, None, 0, fields, "seqarena selftest")
-    except WrongUseError as error:
-        return Steps(device=device, reason=str(error), absent=True)
+        return _train(package, task, attention, precision, data, device)
+    except WrongUseError as refusal:
+        return Steps(device=device, reason=str(refusal), absent=True)
+
+
+def _train(package: Package, task: str, attention: str, precision: str, data: Path, device: str) -> Steps:
+    fields = [*FIELDS, "--train.precision", precision]
+    run = build_run(package, task, None, attention, None, 0, fields, "seqarena selftest")
     with tempfile.TemporaryDirectory() as folder:
         whole, resumed = Path(folder, "whole"), Path(folder, "resumed")
         weights, progress, peak = _fit(package, run, data, whole)

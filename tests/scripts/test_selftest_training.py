@@ -49,6 +49,18 @@ def test_a_variant_without_the_order_is_absent(tmp_path: Path) -> None:
     assert "not defined for order 'causal'" in found.reason
 
 
+def test_a_precision_that_this_machine_lacks_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as recurrent layers in bfloat16 on a processor with AVX2 alone."""
+
+    def without(*_: object) -> None:
+        raise RuntimeError("could not create a primitive descriptor")
+
+    monkeypatch.setattr("torch.nn.LSTM.forward", without)
+    found = steps.train(find_package("vqa"), "scenes", "softmax", "float32", tmp_path)
+    assert found.absent
+    assert "has no recurrent layers in this precision" in found.reason
+
+
 def test_every_package_is_trained() -> None:
     assert set(training.TASKS.values()) == set(PACKAGES)
     assert all(task in find_package(package).presets for task, package in training.TASKS.items())
