@@ -344,7 +344,7 @@ class Kernel(nn.Module, ABC):
     @staticmethod
     def _clear(output: Output, visibility: Visibility) -> Output:
         """Returns the output with 0 for padded queries, which also keeps NaN gradients there from spreading."""
-        return visibility.clear_queries(output)
+        return visibility.clear_output(output)
 
     def _weights(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierLse | None

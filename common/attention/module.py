@@ -1,5 +1,6 @@
 """Multi-head attention with any variant: projections, kernel, output projection; or a token mixer in its place."""
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -89,7 +90,7 @@ class MultiHeadAttention(nn.Module):
                 f"expected a Visibility after the hidden states, found {type(visibility).__name__}; give a context by "
                 "context=..."
             )
-        query, key, value = self.project(hidden, context)
+        query, key, value = self.project(hidden, context, visibility if self.positions == "none" else ALL)
         if self.positions != "none" and context is not None:
             raise WrongUseError(f"positions {self.positions}: expected self-attention, found a context")
         if self.positions == "rope":
@@ -104,15 +105,26 @@ class MultiHeadAttention(nn.Module):
         """Matrices whose initial values some norms scale: those of the values and of the output."""
         return self.value, self.output
 
-    def project(self, hidden: Hidden, context: Context | None = None) -> tuple[Query, Key, Value]:
-        """Returns the queries, keys and values of each head, normalised if the layer has norms; without positions."""
+    def project(
+        self, hidden: Hidden, context: Context | None = None, visibility: Visibility = ALL
+    ) -> tuple[Query, Key, Value]:
+        """Returns the queries, keys and values of each head, normalised if the layer has norms; without positions.
+
+        ``visibility`` clears those of a joint product together; see ``Visibility.clear_together``.
+        """
         if context is not None:
             key, value = self.project_key_value(context)
             return self.project_query(hidden), key, value
-        key, value, query = self._heads(hidden, self.key, self.value, self.query)
+        cleared = ALL if self.query_key_norm else visibility
+        key, value, query = self._heads(hidden, self.key, self.value, self.query, visibility=cleared)
         if self.query_key_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         return query, key, value
+
+    def joint_layers(self) -> tuple[nn.Linear, ...]:
+        """Returns the layers that self-attention computes by one product; none on a CPU."""
+        layers = self.key, self.value, self.query
+        return layers if are_joint(self.query.weight, layers) else ()
 
     def project_query(self, hidden: Hidden) -> Query:
         """Returns the queries of each head, as ``project`` does."""
@@ -129,11 +141,17 @@ class MultiHeadAttention(nn.Module):
         attended: Hidden = self.output(heads.transpose(1, 2).flatten(2))  # B T C
         return attended
 
-    def _heads(self, source: Tensor, *layers: nn.Linear) -> list[Tensor]:
+    def _heads(self, source: Tensor, *layers: nn.Linear, visibility: Visibility = ALL) -> Sequence[Tensor]:
         """Returns the outputs of several linear layers of one input, split into heads (B H T D)."""
-        joint = len(layers) > 1 and source.is_cuda and can_be_joint(layers)
-        outputs = joint_linear(source, layers) if joint else [layer(source) for layer in layers]
-        return [each.unflatten(2, (self.heads, -1)).transpose(1, 2) for each in outputs]
+        if are_joint(source, layers):
+            joint = joint_linear(source, layers)
+            return visibility.clear_together(joint.view(*joint.shape[:2], len(layers), self.heads, -1))
+        return [layer(source).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in layers]
+
+
+def are_joint(source: Tensor, layers: Sequence[nn.Linear]) -> bool:
+    """Returns whether ``joint_linear`` computes the layers. On a CPU, results would have other bits."""
+    return len(layers) > 1 and source.is_cuda and can_be_joint(layers)
 
 
 def can_be_joint(layers: Sequence[nn.Linear]) -> bool:
@@ -149,15 +167,26 @@ def can_be_joint(layers: Sequence[nn.Linear]) -> bool:
     return are_plain and not any(map(any, hooks)) and len({each.bias is None for each in layers}) == 1
 
 
-def joint_linear(source: Tensor, layers: Sequence[nn.Linear]) -> list[Tensor]:
-    """Returns the outputs of several linear layers of one input, by one matrix product.
+def joint_linear(source: Tensor, layers: Sequence[nn.Linear]) -> Tensor:
+    """Returns the concatenated outputs of several linear layers of one input, by one matrix product.
 
-    Used on a GPU: the input is read once instead of once per layer, and a training step has fewer kernels. On a CPU,
-    results would have other bits. Layers whose output is not used have a gradient of 0, not none.
+    The input is read once instead of once per layer, and a training step has fewer kernels. Layers whose output is not
+    used have a gradient of 0, not none.
     """
-    weight = torch.cat([layer.weight for layer in layers])
-    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-    return list(torch.split(F.linear(source, weight, bias), [layer.out_features for layer in layers], dim=2))
+    weight = _concatenated([layer.weight for layer in layers])
+    bias = None if layers[0].bias is None else _concatenated([layer.bias for layer in layers])
+    return F.linear(source, weight, bias)
+
+
+def _concatenated(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns the tensors as one, without a copy if they are all rows of one tensor, as in ``HalfWeights``."""
+    whole, lengths = None if torch.compiler.is_compiling() else tensors[0]._base, [len(each) for each in tensors]
+    if whole is not None and whole.shape == (sum(lengths), *tensors[0].shape[1:]):
+        starts = [whole[start:].storage_offset() for start in itertools.accumulate(lengths[:-1], initial=0)]
+        are_rows = all(each._base is whole and each.stride() == whole.stride() for each in tensors)
+        if are_rows and [each.storage_offset() for each in tensors] == starts:
+            return whole
+    return torch.cat(list(tensors))
 
 
 def self_attention(

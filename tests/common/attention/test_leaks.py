@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -80,11 +81,11 @@ def test_layers_share_masks_that_are_made_once() -> None:
     visibility, tensor = Visibility(query_real=real, key_real=real), torch.ones(1, 1, 3, 1)
     assert visibility.share(("padding",), real, lambda: ~real) is visibility.share(("padding",), real, lambda: ~real)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        assert visibility.clear_queries(tensor.to(dtype)).flatten().tolist() == [1, 1, 0]
+        assert visibility.clear_output(tensor.to(dtype)).flatten().tolist() == [1, 1, 0]
     other = replace(visibility, query_real=~real, key_real=~real)
-    assert other.clear_queries(tensor).flatten().tolist() == [0, 0, 1]
+    assert other.clear_output(tensor).flatten().tolist() == [0, 0, 1]
     real[0, 1] = False
-    assert visibility.clear_queries(tensor).flatten().tolist() == [1, 0, 0]
+    assert visibility.clear_output(tensor).flatten().tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize("is_padded", [False, True])
@@ -105,13 +106,57 @@ def test_contiguous_inputs_and_gradients_in_the_layout_of_projections(dtype: tor
         assert not is_padded or gradients[0].transpose(1, 2).is_contiguous()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_parts_of_one_product_are_cleared_together_and_not_again(dtype: torch.dtype) -> None:
+    real = torch.arange(5) < torch.tensor([[5], [3]])
+    visibility = Visibility(query_real=real, key_real=real)
+    joint = torch.randn(2, 5, 3, 2, 4).to(dtype)
+    joint[1, 4] = torch.nan
+    joint.requires_grad_()
+    found = visibility.clear_together(joint)
+    expected = visibility.clear(*(each.transpose(1, 2) for each in joint.unbind(dim=2)))
+    weight = torch.randn(3, 2, 2, 5, 4).to(dtype)
+    weight[:, 1, :, 4] = torch.nan
+    gradients = []
+    for tensors in (found, expected):
+        (gradient,) = torch.autograd.grad(tensors, joint, list(weight))
+        gradients.append(gradient)
+    assert torch.equal(*gradients)
+    assert gradients[0].is_contiguous()
+    for one, other in zip(found, expected, strict=True):
+        assert one.is_contiguous()
+        assert torch.equal(one, other)
+    assert all(one is other for one, other in zip(visibility.clear(*found, contiguous=True), found, strict=True))
+
+
+def test_what_was_made_of_cleared_tensors_is_cleared_again() -> None:
+    real = torch.tensor([[True, False]])
+    visibility = Visibility(query_real=real, key_real=real)
+    query, key, value = visibility.clear_together(torch.ones(1, 2, 3, 1, 1))
+    with torch.no_grad():
+        value += 1
+    found = visibility.clear(query + 1, key, value)
+    assert [each.flatten().tolist() for each in found] == [[2, 0], [1, 0], [2, 0]]
+    other = Visibility(query_real=~real, key_real=~real)
+    assert other.clear(query, key, value)[1].flatten().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("real", [(None, None), ([[True, True]], [[True, False]])])
+def test_parts_without_padding_or_with_two_masks_are_not_cleared_together(real: tuple[Any, Any]) -> None:
+    query_real, key_real = (None if each is None else torch.tensor(each) for each in real)
+    visibility = Visibility(query_real=query_real, key_real=key_real)
+    parts = visibility.clear_together(torch.ones(1, 2, 3, 1, 1))
+    assert torch.cat(parts).flatten().tolist() == [1] * 6
+    assert visibility.clear(*parts)[1].flatten().tolist() == [1, 1 if key_real is None else 0]
+
+
 def test_masks_of_an_inference_are_not_kept_for_training() -> None:
     real = torch.tensor([[True, False]])
     visibility, tensor = Visibility(query_real=real, key_real=real), torch.ones(1, 1, 2, 1)
     with torch.inference_mode():
-        visibility.clear_queries(tensor)
+        visibility.clear_output(tensor)
     leaf = tensor.clone().requires_grad_()
-    visibility.clear_queries(leaf).sum().backward()
+    visibility.clear_output(leaf).sum().backward()
     assert leaf.grad is not None
     assert leaf.grad.flatten().tolist() == [1, 0]
 

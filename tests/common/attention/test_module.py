@@ -1,12 +1,15 @@
 """Multi-head attention against PyTorch's own, weights copied."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from seqarena.common.attention import ATTENTIONS
-from seqarena.common.attention.module import MultiHeadAttention, can_be_joint, joint_linear
+from seqarena.common.attention import ATTENTIONS, find_attention, module
+from seqarena.common.attention.mixer import LayerShape
+from seqarena.common.attention.module import MultiHeadAttention, can_be_joint, joint_linear, self_attention
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 
@@ -39,13 +42,45 @@ def test_one_product_computes_all_projections(has_bias: bool) -> None:
     layers = [nn.Linear(4, width, bias=has_bias, dtype=torch.float64) for width in (3, 5, 3)]
     source = torch.randn(2, 6, 4, dtype=torch.float64, requires_grad=True)
     inputs = [source, *(weight for layer in layers for weight in layer.parameters())]
-    found, wanted = joint_linear(source, layers), [layer(source) for layer in layers]
+    found, wanted = joint_linear(source, layers).split((3, 5, 3), dim=2), [layer(source) for layer in layers]
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     gradients = [
         torch.autograd.grad(sum(each.square().sum() for each in outputs), inputs) for outputs in (found, wanted)
     ]
     for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("variant", "options"),
+    [
+        (variant, options)
+        for variant in ("softmax", "dnas", "hnas", "x3", "cosine", "performer", "linformer")
+        for options in ({}, {"positions": "rope"}, {"query_key_norm": True}, {"positions": "alibi"})
+        if (variant, options.get("positions")) != ("performer", "alibi")
+    ],
+)
+def test_a_joint_product_gives_the_same_and_stops_what_is_no_number(
+    variant: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of variants that transform their queries and keys, and with positions."""
+    torch.manual_seed(0)
+    shape = LayerShape(dim=8, heads=2, width=8, length=5)
+    made = self_attention(find_attention(variant), shape, **options).double()
+    real = torch.arange(5) < torch.tensor([[5], [3]])
+    hidden = torch.randn(2, 5, 8, dtype=torch.float64)
+    hidden[1, 4] = torch.nan
+    found = []
+    for is_joint in (False, True):
+        monkeypatch.setattr(module, "are_joint", lambda _, layers, joint=is_joint: joint and len(layers) > 1)
+        made.zero_grad()
+        output = made(hidden.requires_grad_(), Visibility(query_real=real, key_real=real))
+        weight = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).view_as(output) * real[..., None]
+        (gradient,) = torch.autograd.grad(output[real].sum() + (output * weight)[real].sum(), hidden)
+        found.append((output[real], gradient[real]))
+    for one, other in zip(*found, strict=True):
+        assert one.isfinite().all()
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
@@ -72,7 +107,7 @@ def test_the_product_and_its_condition_are_one_graph() -> None:
     """A GPU computes them in a compiled model; this compiles them without one."""
     layers = [nn.Linear(4, 6), nn.Linear(4, 2)]
 
-    def outputs(source: torch.Tensor) -> list[torch.Tensor]:
+    def outputs(source: torch.Tensor) -> torch.Tensor:
         assert can_be_joint(layers)
         return joint_linear(source, layers)
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from seqarena.common.attention import Visibility, find_attention
 from seqarena.common.attention.mixer import LayerShape
-from seqarena.common.attention.module import MultiHeadAttention, joint_linear, self_attention
+from seqarena.common.attention.module import MultiHeadAttention, can_be_joint, self_attention
 from seqarena.common.model.transformer import Encoder, EncoderConfig
 from seqarena.common.training.half_weights import HalfWeights, linear_weights
 from seqarena.common.training.processes import bare_model
@@ -46,11 +47,12 @@ class Conversions(TorchDispatchMode):
 
     def __init__(self, shapes: set[torch.Size]) -> None:
         super().__init__()
-        self.shapes, self.single, self.joint = shapes, 0, 0
+        self.shapes, self.single, self.joint, self.concatenated = shapes, 0, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.single += func is torch.ops.aten._to_copy.default and args[0].shape in self.shapes
         self.joint += func is torch.ops.aten._foreach_copy_.default
+        self.concatenated += func is torch.ops.aten.cat.default
         return func(*args, **(kwargs or {}))
 
 
@@ -61,7 +63,7 @@ def test_outputs_and_gradients_have_the_bits_of_autocast(
 ) -> None:
     """Also of joint products of queries, keys and values, as on a GPU."""
     if is_joint:
-        monkeypatch.setattr(MultiHeadAttention, "_heads", joint_heads)
+        monkeypatch.setattr("seqarena.common.attention.module.are_joint", are_joint)
     torch.manual_seed(0)
     model = Model(variant)
     tokens, real = torch.randint(5, (3, 6)), torch.arange(6) < torch.tensor([[6], [4], [1]])
@@ -73,19 +75,21 @@ def test_outputs_and_gradients_have_the_bits_of_autocast(
         with counted, torch.autocast("cpu", torch.bfloat16):
             output = called(tokens, real=real)
             output.float().square().sum().backward()
-        found.append((output, [parameter.grad for parameter in model.parameters()], counted.single, counted.joint))
-    (output, gradients, single, _), (same_output, same_gradients, remaining, joint) = found
+        found.append((output, [parameter.grad for parameter in model.parameters()], counted))
+    (output, gradients, separate), (same_output, same_gradients, together) = found
     assert output.dtype == torch.bfloat16
     assert torch.equal(output, same_output)
     for gradient, same in zip(gradients, same_gradients, strict=True):
         assert (gradient is None) == (same is None)
         assert gradient is None or torch.equal(gradient, same)
     # Five weights and their gradients; a joint product has three in one of another shape; the frozen one stays.
-    assert (single, remaining, joint) == (5 if is_joint else 11, 1, 2)
+    assert (separate.single, together.single, together.joint) == (5 if is_joint else 11, 1, 2)
+    assert (separate.concatenated, together.concatenated) == (2 if is_joint else 0, 0)
 
 
-def joint_heads(self: MultiHeadAttention, source: torch.Tensor, *layers: nn.Linear) -> list[torch.Tensor]:
-    return [each.unflatten(2, (self.heads, -1)).transpose(1, 2) for each in joint_linear(source, layers)]
+def are_joint(_: torch.Tensor, layers: Sequence[nn.Linear]) -> bool:
+    """As on a GPU."""
+    return len(layers) > 1 and can_be_joint(layers)
 
 
 def test_layers_that_are_applied_several_times_keep_their_weights() -> None:
