@@ -57,7 +57,7 @@ class Kernel(nn.Module, ABC):
     rule: Rule | None = None
     """Weights and gradients of a block; None if the variant has only the formula."""
     has_weights: bool = True
-    """Whether ``weights`` and ``weight_rows`` are defined."""
+    """Whether there is a formula: ``weights``, ``weight_rows`` and ``chunked`` are defined."""
     heads: int | None = None
     """Number of heads that the kernel was built for; None if it computes any number of them."""
     checked_orders: frozenset[Order] = frozenset()
@@ -89,16 +89,11 @@ class Kernel(nn.Module, ABC):
         return None
 
     def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns why an implementation does not support a call of this variant, or None; see ``reason_against``."""
-        match implementation:
-            case "blockwise":
-                return conditions.ABSENT if self.rule is None else conditions.blockwise(inputs, self.rule.rounds)
-            case "chunked":
-                return conditions.chunked(inputs, self.stepwise, len(chunks(inputs.query, inputs.key)))
-            case "reference":
-                return None
-            case _:
-                return conditions.ABSENT
+        """Returns why ``features``, ``triton`` or ``fused`` does not support a call of this variant, or None.
+
+        A variant overrides this if it overrides one of them, and is asked for these alone.
+        """
+        return conditions.ABSENT
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by PyTorch's fused attention."""
@@ -212,7 +207,18 @@ class Kernel(nn.Module, ABC):
         """Returns why an implementation cannot compute a call; None if it can."""
         if implementation != "reference" and needs_formula():
             return conditions.FORMULA_ONLY
-        return self.limitation(implementation, inputs)
+        return self._limit(implementation, inputs)
+
+    def _limit(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        match implementation:
+            case "blockwise":
+                return conditions.ABSENT if self.rule is None else conditions.blockwise(inputs, self.rule.rounds)
+            case "chunked" if self.has_weights:
+                return conditions.chunked(inputs, self.stepwise, len(chunks(inputs.query, inputs.key)))
+            case "reference":
+                return None
+        is_absent = getattr(type(self), implementation) is getattr(Kernel, implementation)
+        return conditions.ABSENT if is_absent else self.limitation(implementation, inputs)
 
     def explain(
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None
@@ -232,7 +238,7 @@ class Kernel(nn.Module, ABC):
     def _choose(self, inputs: Inputs) -> Implementation:
         if needs_formula():
             return "reference"
-        return next(each for each in IMPLEMENTATIONS if self.limitation(each, inputs) is None)
+        return next(each for each in IMPLEMENTATIONS if self._limit(each, inputs) is None)
 
     def compute(
         self, implementation: Implementation, query: Query, key: Key, value: Value, visibility: Visibility,
@@ -259,7 +265,7 @@ class Kernel(nn.Module, ABC):
             "chunked": self.chunked,
             "reference": self.reference,
         }
-        return self._clear(forms[implementation](query, key, value, visibility, bias), visibility)
+        return visibility.clear_output(forms[implementation](query, key, value, visibility, bias))
 
     def step(
         self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility,
@@ -292,7 +298,7 @@ class Kernel(nn.Module, ABC):
         chosen = self._choose_for_step(inputs)
         self._warn_if_slow(chosen, inputs, lambda: self._run_step(chosen, state, query, key, value, visibility, bias))
         output, new_state = self._run_step(chosen, state, query, key, value, visibility, bias)
-        return self._clear(output, visibility).to(dtype), None if new_state is None else new_state.detach()
+        return visibility.clear_output(output).to(dtype), None if new_state is None else new_state.detach()
 
     def _choose_for_step(self, inputs: Inputs) -> Implementation:
         if self.reason_against("triton", inputs) is None:
@@ -330,7 +336,7 @@ class Kernel(nn.Module, ABC):
         if rule is not None:
             return attend_blockwise(
                 rule, query, key, value, visibility, bias,
-                mixing_weight=self.mixing_weight(), dropout=self.active_dropout, state=state,
+                dropout=self.active_dropout, mixing_weight=self.mixing_weight(), state=state,
             )  # fmt: skip
         return self._by_formula(state, *visibility.clear(query, key, value), visibility, bias)
 
@@ -340,11 +346,6 @@ class Kernel(nn.Module, ABC):
         """Returns the output by the formula on the full matrix, and the state; padding must be cleared."""
         weights, new_state = self._weights(query, key, visibility, bias, state)
         return F.dropout(weights, self.active_dropout).to(value.dtype) @ value, new_state
-
-    @staticmethod
-    def _clear(output: Output, visibility: Visibility) -> Output:
-        """Returns the output with 0 for padded queries, which also keeps NaN gradients there from spreading."""
-        return visibility.clear_output(output)
 
     def _weights(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierLse | None

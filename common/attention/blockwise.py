@@ -18,7 +18,7 @@ from seqarena.common.attention.column_logsumexp import (
     prefix_backward,
 )
 from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, ScoreGradient, softmax_backward_
-from seqarena.common.attention.tiles import Call, Tile
+from seqarena.common.attention.tiles import Call, Tile, apply_dropout
 
 STATE_BYTES = 2**24
 """Maximum bytes of states stored at once by the backward pass for a group of heads; other states are recomputed."""
@@ -40,11 +40,11 @@ def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         for tile in call.tiles(heads):
             scores, doubly = call.scores(tile), None
             if columns:
-                doubly = shifted_softmax(call, scores, column_lse[heads, -1:])
+                doubly = call.shifted_softmax(scores, column_lse[heads, -1:])
             elif ordered:
-                block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.masked, call.scratch)
+                block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.masked, call)
                 doubly, last[heads, :, tile.keys] = block.doubly, block.last
-            weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
+            weights, _ = call.rule.apply(scores, doubly, mixing_weight, call)
             if not call.rule.whole_rows:
                 weights = call.hide(weights, tile)
             sums.add(heads, tile.rows, apply_dropout(weights, call.dropout_mask(tile)), call.value[heads, tile.keys])
@@ -65,29 +65,12 @@ def backward(call: Call, grad: Tensor, column_lse: Tensor, state: Tensor | None,
     return gradients
 
 
-def shifted_softmax(call: Call, scores: Tensor, lse: Tensor) -> Tensor:
-    """Returns softmax_j(s_ij - c_j). Overwrites the scores if the rule does not read them."""
-    room = call.scratch.like("doubly", scores) if call.rule.reads_scores else scores
-    torch.sub(scores, lse, out=room)
-    return torch.softmax(room, dim=-1, out=room)
-
-
 def initial_state(call: Call, state: Tensor | None) -> Tensor:
     """Returns the column logsumexps before the first query; L 1 M."""
     heads, keys = call.key.shape[:2]
     if state is None:
         return call.key.new_full((heads, 1, keys), EMPTY_LOGSUMEXP)
     return aligned_state(state.to(call.key.dtype), keys, call.visibility).flatten(0, 1)[:, None]
-
-
-def apply_dropout(weights: Tensor, mask: Tensor | None, out: Tensor | None = None) -> Tensor:
-    """Sets the elements of weights or their gradient that dropout drops to 0; in place if ``out`` is None."""
-    if mask is None:
-        return weights
-    room = weights if out is None else out
-    bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
-    torch.bitwise_and(weights.view(bits), mask.to(bits), out=room.view(bits))
-    return room
 
 
 class Sums:
@@ -132,14 +115,14 @@ class Gradients:
         mixing_weight = None if call.mixing_weight is None else call.mixing_weight[tile.heads]
         if call.bias_hides:  # rows without a visible key, known since the scores were computed
             grad = grad * (call.row_scale[tile.heads, tile.rows] != 0)
-        weights, saved = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
+        weights, saved = call.rule.apply(scores, doubly, mixing_weight, call)
         if not call.rule.whole_rows:
             weights = call.hide(weights, tile)
         mask = call.dropout_mask(tile)
-        some = apply_dropout(weights, mask, call.scratch.like("dropped", weights))
+        some = apply_dropout(weights, mask, call.like("dropped", weights))
         self.value.add(tile.heads, tile.keys, some.transpose(1, 2), grad)
         grad_weights = call.products("grad_weights", tile, grad, call.value)
-        gradient = call.rule.backward(saved, apply_dropout(grad_weights, mask), call.scratch)
+        gradient = call.rule.backward(saved, apply_dropout(grad_weights, mask), call)
         if self.mixing_weight is not None and gradient.mixing_weight is not None:
             self.mixing_weight[tile.heads] += gradient.mixing_weight.sum(dim=1, keepdim=True)
         return gradient
@@ -165,7 +148,7 @@ class Gradients:
         grad = torch.zeros_like(column_lse[:, -1:])
         for tile in self.call.tiles(heads):
             scores = self.call.scores(tile)
-            doubly = shifted_softmax(self.call, scores, column_lse[:, -1:])
+            doubly = self.call.shifted_softmax(scores, column_lse[:, -1:])
             gradient = self.block(tile, scores, doubly)
             assert gradient.doubly is not None
             grad_scores = softmax_backward_(doubly, gradient.doubly)
@@ -189,11 +172,9 @@ class Gradients:
             within = list(self._states(part, state, every=1))
             for tile, before in zip(reversed(part), reversed(within), strict=True):
                 scores = self.call.scores(tile)
-                block = prefix(
-                    scores, before[:, :, tile.keys], self.call.late(tile), self.call.masked, self.call.scratch
-                )
+                block = prefix(scores, before[:, :, tile.keys], self.call.late(tile), self.call.masked, self.call)
                 if self.call.rule.reads_scores:
-                    scores = self.call.scratch.like("read", scores).copy_(scores)
+                    scores = self.call.like("read", scores).copy_(scores)
                 gradient = self.block(tile, scores, block.doubly)
                 assert gradient.doubly is not None
                 grad_scores, later[:, :, tile.keys] = prefix_backward(block, gradient.doubly, later[:, :, tile.keys])

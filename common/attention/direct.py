@@ -12,9 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from seqarena.common.attention import conditions
-from seqarena.common.attention.base import AttentionConfig, Implementation, Kernel
-from seqarena.common.attention.conditions import Inputs
+from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.rows import WeightRows
 from seqarena.common.attention.visibility import CALL_OPTIONS, CallOption, Order, Visibility
 from seqarena.common.errors import WrongUseError
@@ -64,10 +62,6 @@ class DirectKernel(Kernel):
         query, key, value = (each.to(wide) for each in visibility.clear(query, key, value))
         with torch.autocast(query.device.type, enabled=False):
             return self.attend(query, key, value, visibility, bias)
-
-    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns None for ``reference``, the only implementation, which is ``attend``."""
-        return None if implementation == "reference" else conditions.ABSENT
 
     def check(
         self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None

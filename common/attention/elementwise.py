@@ -110,7 +110,7 @@ class ElementwiseKernel(Kernel):
             case "triton":
                 return conditions.triton_with_bias(inputs) or fault_of(self.rule, inputs)
             case _:
-                return super().limitation(implementation, inputs)
+                return conditions.ABSENT
 
     def triton(
         self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None

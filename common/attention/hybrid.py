@@ -111,7 +111,7 @@ class HybridKernel(Kernel):
             case "fused":
                 return conditions.fused_doubly_normalized(inputs, self.rule.rounds)
             case _:
-                return super().limitation(implementation, inputs)
+                return conditions.ABSENT
 
     def triton(
         self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None

@@ -70,7 +70,7 @@ def _whole_rows(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor
             columns = (scores - lse).exp_()
             doubly = (scores - lse).softmax(dim=-1).mul_(scale)
         elif state is not None:
-            block = prefix(scores, state[:, :, tile.keys], call.late(tile), call.masked, call.scratch)
+            block = prefix(scores, state[:, :, tile.keys], call.late(tile), call.masked, call)
             doubly, state[:, :, tile.keys] = block.doubly.clone().mul_(scale), block.last
         slope = scores.new_zeros(len(scores))
         if columns is not None and doubly is not None:
@@ -80,7 +80,7 @@ def _whole_rows(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor
                 slope = jacobian_mixed(mixing_weight[:, 0, 0], softmax, doubly, columns, column_norm)
         elif state is None:
             slope = jacobian_softmax(scores.softmax(dim=-1).mul_(scale))
-        weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
+        weights, _ = call.rule.apply(scores, doubly, mixing_weight, call)
         yield tile, weights * scale, slope
 
 
@@ -88,9 +88,9 @@ def _elementwise(call: Call, tile: Tile, scores: Tensor, scale: Tensor) -> tuple
     """Returns whole rows of elementwise weights, and the squared norm of their derivative, also elementwise."""
     real = call.visibility.key_real
     seen = scale if real is None else scale * real[:, tile.keys].repeat_interleave(call.heads, dim=0)[tile.heads, None]
-    weights, saved = call.rule.apply(scores, None, None, call.scratch)
+    weights, saved = call.rule.apply(scores, None, None, call)
     weights = call.hide(weights * seen, tile)
-    gradient = call.rule.backward(saved, torch.ones_like(weights), call.scratch)
+    gradient = call.rule.backward(saved, torch.ones_like(weights), call)
     assert gradient.scores is not None
     return weights, call.hide(gradient.scores * (gradient.factor * seen), tile).square().sum(dim=(1, 2))
 

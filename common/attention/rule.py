@@ -1,10 +1,9 @@
 """Interface between a variant and the blockwise engine: weights of a block of scores, and their gradient."""
 
 import json
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,31 +17,13 @@ EMPTY_LOGSUMEXP = -1e29
 """Lowest value of a column logsumexp, larger than ``HIDDEN``: a hidden score minus this is still hidden."""
 
 
-class Scratch:
-    """Reusable buffers for tiles. A newly allocated tile would be in no cache.
-
-    Tensors in use at the same time need different names.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.buffers: dict[tuple[str, torch.dtype], Tensor] = {}
-        self.views: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
-
-    def tile(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Returns an uninitialised contiguous tensor, in the memory of the previous tensor of that name."""
-        found = self.views.get((name, shape, dtype))
-        if found is None:
-            size, buffer = math.prod(shape), self.buffers.get((name, dtype))
-            if buffer is None or buffer.numel() < size:
-                buffer = self.buffers[name, dtype] = torch.empty(size, dtype=dtype, device=self.device)
-                self.views = {key: view for key, view in self.views.items() if key[0] != name}
-            found = self.views[name, shape, dtype] = buffer[:size].view(shape)
-        return found
+@runtime_checkable
+class Scratch(Protocol):
+    """Memory that a rule may use for further tensors of a block; the engine's ``Call``."""
 
     def like(self, name: str, tensor: Tensor) -> Tensor:
-        """Returns an uninitialised tensor with the shape and dtype of ``tensor``."""
-        return self.tile(name, tensor.shape, tensor.dtype)
+        """Returns an uninitialised tensor with the shape and dtype of ``tensor``, in the memory of that name."""
+        ...
 
 
 class ScoreGradient(NamedTuple):
@@ -86,9 +67,9 @@ class Rule(ABC):
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", json.dumps(to_json(self)))
 
-    def row_divisor(self, counts: Tensor) -> Tensor | None:
-        """Returns the divisor of each row, given its number of visible keys; None for no division."""
-        return None
+    def row_divisor(self, counts: Tensor) -> Tensor:
+        """Returns the divisor of each row, given its number of visible keys; of rules that need no whole rows."""
+        raise AssertionError
 
     @abstractmethod
     def apply(

@@ -160,9 +160,7 @@ class SoftmaxKernel(Kernel):
         return reference.softmax(scores, visible), None
 
     def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns the reason against an implementation; for ``fused``, against both forms of PyTorch's function."""
-        if implementation != "fused":
-            return super().limitation(implementation, inputs)
+        """Returns the reason against both forms of PyTorch's function."""
         return conditions.biased_softmax(inputs) and conditions.fused_softmax(inputs)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:

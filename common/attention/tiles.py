@@ -1,13 +1,14 @@
 """One call of the blockwise engine, divided into tiles: visible pairs, scores and dropout of each tile."""
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from seqarena.common.attention.rule import HIDDEN, Rule, Scratch
+from seqarena.common.attention.rule import HIDDEN, Rule
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.data.counter import hash64, hashed_on
 
@@ -53,7 +54,8 @@ def blocks(length: int, size: int) -> list[slice]:
 class Call:
     """Inputs of one call with batch and heads flattened (L), in float32 or wider.
 
-    Padded queries, keys and values are 0, so that their original content has no effect.
+    Padded queries, keys and values are 0, so that their original content has no effect. Tiles are computed in buffers
+    that are used again: a newly allocated tile would be in no cache.
     """
 
     query: Tensor
@@ -99,11 +101,13 @@ class Call:
         wide = torch.promote_types(query.dtype, torch.float32)
         (batch, heads, queries, width), keys = query.shape, key.shape[2]
         self.visibility, self.rule, self.batch, self.heads = visibility, rule, batch, heads
-        self.dropout, self.seed, self.scratch = dropout, seed, Scratch(query.device)
+        self.dropout, self.seed = dropout, seed
+        self.buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+        self.views: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
 
-        query, key, value = (
-            each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in visibility.clear(query, key, value)
-        )
+        cleared = visibility.clear(query, key, value)
+        counts = visibility.counts(batch, queries, keys, query.device)
+        query, key, value = (each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in cleared)
         self.query, self.key, self.value = query * width**-0.5, key, value
         self.bias = None if bias is None else bias.detach().to(wide)
         self.mixing_weight = None
@@ -119,7 +123,7 @@ class Call:
         self.bias_hides = self._bias_may_hide()
         masks = (visibility.query_real, visibility.key_real, visibility.segments, visibility.window)
         self.masked = self.bias_hides or any(each is not None for each in masks)
-        self.row_scale = self._scale_rows()
+        self.row_scale = self._scale_rows(counts)
 
     def tiles(self, heads: slice) -> list[Tile]:
         """Returns the tiles of a group of heads in the order of time: blocks of queries, and blocks of keys within.
@@ -163,7 +167,7 @@ class Call:
     def products(self, name: str, tile: Tile, rows: Tensor, keys: Tensor) -> Tensor:
         """Returns the products of each row with the tile's part of ``keys`` (L M D or E), in scratch; G R W."""
         part = keys[tile.heads, tile.keys]
-        room = self.scratch.tile(name, (*rows.shape[:2], part.shape[1]), rows.dtype)
+        room = self.room(name, (*rows.shape[:2], part.shape[1]), rows.dtype)
         return torch.bmm(rows, part.transpose(1, 2), out=room)
 
     def late(self, tile: Tile) -> int:
@@ -175,6 +179,12 @@ class Call:
         """Sets pairs hidden by order, window or segments to 0, in place; padding is 0 by other means."""
         return self._hide_pairs(tensor, tile, 0.0)
 
+    def shifted_softmax(self, scores: Tensor, lse: Tensor) -> Tensor:
+        """Returns softmax_j(s_ij - c_j) of a tile. Overwrites the scores if the rule does not read them."""
+        room = self.like("doubly", scores) if self.rule.reads_scores else scores
+        torch.sub(scores, lse, out=room)
+        return torch.softmax(room, dim=-1, out=room)
+
     def dropout_mask(self, tile: Tile) -> Tensor | None:
         """Returns the dropout mask of a tile: integers with all bits 1 (kept) or 0 (dropped); None without dropout.
 
@@ -185,7 +195,7 @@ class Call:
             return None
         rows, keys = self._hashes
         shape = (tile.heads.stop - tile.heads.start, tile.rows.stop - tile.rows.start, tile.keys.stop - tile.keys.start)
-        mixed, shifted = (self.scratch.tile(name, shape, torch.int32) for name in ("mixed", "shifted"))
+        mixed, shifted = (self.room(name, shape, torch.int32) for name in ("mixed", "shifted"))
         torch.bitwise_xor(rows[tile.heads, tile.rows, None], keys[tile.heads, None, tile.keys], out=mixed)
         # Both operands are random already: the second half of the finaliser lowbias32 (Wellons 2018) suffices.
         torch.bitwise_right_shift(mixed.mul_(0x7FEB352D), 15, out=shifted)
@@ -194,17 +204,33 @@ class Call:
         limit = torch.tensor(self.limit_of(self.dropout), dtype=torch.int32, device=mixed.device)
         return torch.sub(limit, mixed, out=mixed).bitwise_right_shift_(31)
 
+    def room(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Returns an uninitialised contiguous tensor, in the memory of the previous tensor of that name.
+
+        Tensors in use at the same time need different names.
+        """
+        found = self.views.get((name, shape, dtype))
+        if found is None:
+            size, buffer = math.prod(shape), self.buffers.get((name, dtype))
+            if buffer is None or buffer.numel() < size:
+                buffer = self.buffers[name, dtype] = torch.empty(size, dtype=dtype, device=self.query.device)
+                self.views = {key: view for key, view in self.views.items() if key[0] != name}
+            found = self.views[name, shape, dtype] = buffer[:size].view(shape)
+        return found
+
+    def like(self, name: str, tensor: Tensor) -> Tensor:
+        """Returns an uninitialised tensor with the shape and dtype of ``tensor``; see ``room``."""
+        return self.room(name, tensor.shape, tensor.dtype)
+
     def _bias_may_hide(self) -> bool:
         if self.bias is None or not self.rule.whole_rows:
             return False
         return self.bias.device.type != "cpu" or not bool(self.bias.amin() > HIDDEN)  # not <=: it may be NaN at padding
 
-    def _scale_rows(self) -> Tensor:
-        counts = self.visibility.counts(self.batch, self.query.shape[1], self.key.shape[1], self.query.device)
+    def _scale_rows(self, counts: Tensor) -> Tensor:
         scale = (counts > 0).to(self.query.dtype)
-        divisor = self.rule.row_divisor(counts.to(self.query.dtype))
-        if divisor is not None:
-            scale = scale / divisor
+        if not self.rule.whole_rows:
+            scale = scale / self.rule.row_divisor(counts.to(self.query.dtype))
         return self._per_head(scale / (1 - self.dropout))[..., None]
 
     def add_bias_gradient(self, total: Tensor, grad: Tensor, tile: Tile) -> None:
@@ -297,3 +323,13 @@ class Call:
     def limit_of(dropout: float) -> int:
         """Returns the hash up to which a weight is dropped; see ``dropout_mask``."""
         return round((dropout - 0.5) * 2**31) - 1
+
+
+def apply_dropout(weights: Tensor, mask: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Sets the elements of weights or their gradient that dropout drops to 0; in place if ``out`` is None."""
+    if mask is None:
+        return weights
+    room = weights if out is None else out
+    bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
+    torch.bitwise_and(weights.view(bits), mask.to(bits), out=room.view(bits))
+    return room

@@ -231,7 +231,7 @@ class Visibility:
         return cleared
 
     def clear_output(self, tensor: Tensor) -> Tensor:
-        """Returns an output (B H N width) with 0 at padded queries; its gradient is 0 there too.
+        """Returns an output (B H N width) with 0 at padded queries, also in its gradient: a NaN there does not spread.
 
         On a GPU, it has the layout in which heads are concatenated without a copy.
         """

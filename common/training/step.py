@@ -152,9 +152,10 @@ class Stepper:
             WrongUseError: fewer examples than processes.
         """
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        if len(batch) < processes:
-            raise WrongUseError(f"a batch of {len(batch)} examples cannot be shared out to {processes} processes")
-        first, stop = (len(batch) * number // processes for number in (rank, rank + 1))
+        examples = len(batch)
+        if examples < processes:
+            raise WrongUseError(f"a batch of {examples} examples cannot be shared out to {processes} processes")
+        first, stop = (examples * number // processes for number in (rank, rank + 1))
         size = self.micro_batch_size or stop - first
         return [batch.rows(start, min(start + size, stop)) for start in range(first, stop, size)]
 
