@@ -67,7 +67,9 @@ def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
         for name, value in values.items() if isinstance(values, dict) else [(group, values)]:
             if group == "diagnostics":
                 yield from (
-                    (name.replace("_", " "), f"layer {layer}", each) for layer, each in enumerate(value, start=1)
+                    (name.replace("_", " "), f"layer {layer}", each)
+                    for layer, each in enumerate(value, start=1)
+                    if each is not None
                 )
             elif group == "bounded":
                 several = len(value) > 1

@@ -14,6 +14,8 @@ from seqarena.common.attention import PAPERS
 from seqarena.common.attention.visibility import Order
 from seqarena.common.model.bert.model import BertForPretraining
 from seqarena.common.model.norms import NORMS
+from seqarena.common.model.norms.base import LayerPosition, Residual
+from seqarena.common.model.norms.post import PostNorm
 from seqarena.common.training.optim import Optim, build_optimizer
 from seqarena.lra.model import Classifier
 from seqarena.lra.pictures.model import PictureModel
@@ -101,6 +103,27 @@ def test_all_variants_of_a_task_begin_with_the_same_values(package: str, task: s
             first = seen.setdefault(name, value)
             shared = [scale for scale in (1.0, *scales) if torch.equal(scale * first, value)]
             assert shared, f"{name} begins otherwise with {changes}"
+
+
+class Drawing(PostNorm):
+    """A norm that draws random numbers when it is built, as one of a user may."""
+
+    def residual(self, dim: int, eps: float, position: LayerPosition) -> Residual:
+        torch.rand(3)
+        return super().residual(dim, eps, position)
+
+    def final_norm(self, dim: int, eps: float) -> nn.Module:
+        return nn.Linear(dim, dim)
+
+
+def test_a_norm_that_draws_numbers_leaves_the_other_weights() -> None:
+    run, config = small("lra", "listops")
+    values = []
+    for norm in (PostNorm(), Drawing()):
+        torch.manual_seed(5)
+        values.append(BUILT["lra"](run, replace(config, norm=norm)).state_dict())
+    assert values[1].keys() - values[0].keys() == {"encoder.final_norm.weight", "encoder.final_norm.bias"}
+    assert all(torch.equal(value, values[1][name]) for name, value in values[0].items())
 
 
 DECAYED = {"weight", "table", "clusters", "original1", "weight_ih_l0", "weight_hh_l0"}

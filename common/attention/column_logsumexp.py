@@ -142,7 +142,7 @@ def prefix(scores: Tensor, state: Tensor, late: int, masked: bool, scratch: Scra
         doubly[:, :, wide] = (scores[:, :, wide] - lses).exp_()
         last[:, :, wide] = lses[:, -1:]
     total = doubly.sum(dim=2, keepdim=True)
-    if bool((total < LEAST).any()):  # in such a row all scores may be far below the column logsumexps
+    if bool((total < _least_total(scores)).any()):
         logarithms = sums.log().add_(top)
         if lses is not None:
             logarithms[:, :, wide] = lses
@@ -150,6 +150,16 @@ def prefix(scores: Tensor, state: Tensor, late: int, masked: bool, scratch: Scra
     else:
         doubly /= total
     return Prefix(doubly, scores, state, last, top, exponentials, sums, wide)
+
+
+def _least_total(scores: Tensor) -> float:
+    """Returns the sum of a row's xi_ij above which the quotients of exponentials are exact to the dtype's precision.
+
+    An exponential exp(s_ij - top_j) may underflow where xi_ij is below exp(``RANGE``) times the least normal number.
+    Rows with a lower sum are computed from logarithms: all of their scores are far below the column logsumexps.
+    """
+    numbers = torch.finfo(scores.dtype)
+    return max(LEAST, scores.shape[2] * math.exp(RANGE) * 4 * numbers.tiny / numbers.eps)
 
 
 def prefix_backward(block: Prefix, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:

@@ -117,10 +117,13 @@ class Visibility:
     def share(self, name: tuple[object, ...], real: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """Returns a mask that ``make`` makes from ``real``, once for all layers that share this visibility.
 
-        It is made again if ``real`` was changed in place, and by each layer in inference mode and in compiled code.
+        It is made again if an operator of PyTorch changed ``real`` in place, and by each layer on a CPU, in inference
+        mode and in compiled code.
         """
-        # Compilers remove repeated operators. Tensors of inference mode could not be used in training later.
-        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or real.is_inference():
+        # Compilers remove repeated operators. Tensors of inference mode could not be used in training later. On a CPU,
+        # numpy may have changed ``real``.
+        is_cheap = real.device.type == "cpu" or torch.compiler.is_compiling()
+        if is_cheap or torch.is_inference_mode_enabled() or real.is_inference():
             return make()
         version, mask = self._shared.get(name, (-1, real))
         if version != real._version:

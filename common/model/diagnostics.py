@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention.base import Kernel
-from seqarena.common.attention.mixer import kernels_with_weights
+from seqarena.common.attention.mixer import TokenMixer, kernels_with_weights
+from seqarena.common.attention.module import MultiHeadAttention
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.norms.base import Residual
 from seqarena.common.model.transformer import DecoderLayer
 from seqarena.common.shapes import Bias, Hidden, Key, Mask, Query
 
+Diagnostics = dict[str, list[float | None]]
+"""Name of a diagnostic -> number of each layer; None where it is not defined."""
 SPECTRUM_LENGTH = 1024
 """Longest sequence whose attention eigenvalues are computed. Their cost grows with the cube of the length."""
 ROUNDING = 1e-3
@@ -136,20 +139,27 @@ def _key_mass_bound(kernel: Kernel, like: Tensor, visibility: Visibility, keys: 
 
 
 @torch.no_grad()
-def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]:
+def diagnose(model: nn.Module, run: Callable[[], Any]) -> Diagnostics:
     """Returns diagnostics of each layer while ``run`` calls the model: name -> one number per layer.
 
     Each number is the mean over the examples and heads for which it is defined (a single token has no diversity),
-    except that the smallest key mass and its bound are minima. ``attention_jacobian_norm`` and ``spectral_gap`` are
-    left out where they are not defined: the gap needs self-attention whose rows sum to 1, and one example without
-    padding of at most ``SPECTRUM_LENGTH`` tokens.
+    except that the smallest key mass and its bound are minima. It is None in layers where it is defined for none, and a
+    name without any number is left out. ``spectral_gap`` needs self-attention whose rows sum to 1, and one example
+    without padding of at most ``SPECTRUM_LENGTH`` tokens; ``attention_jacobian_norm`` a rule that defines it.
     """
-    found: dict[str, list[float]] = {}
+    found: Diagnostics = {}
+    self_attention: set[nn.Module] = {model}
+    for mixer in (module for module in model.modules() if isinstance(module, TokenMixer)):
+        self_attention.update(mixer.modules())
 
-    def note(name: str, values: Tensor, reduce: Callable[[Tensor], Tensor] = torch.mean) -> None:
-        defined = values[values.isfinite()]
-        if len(defined):
-            found.setdefault(name, []).append(float(reduce(defined)))
+    def note(name: str, values: Tensor | None, reduce: Callable[[Tensor], Tensor] = torch.mean) -> None:
+        defined = None if values is None else values[values.isfinite()]
+        found.setdefault(name, []).append(None if defined is None or not len(defined) else float(reduce(defined)))
+
+    def before_attention(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        assert isinstance(module, MultiHeadAttention)
+        context = named.get("context", inputs[2] if len(inputs) > 2 else None)
+        (self_attention.discard if context is not None else self_attention.add)(module.kernel)
 
     def after_layer(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         before, real = inputs[0], inputs[1].query_real if isinstance(inputs[1], Visibility) else None
@@ -164,25 +174,20 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
         bias = inputs[4] if len(inputs) > 4 else None
         size = attention_size(kernel, query, key, visibility, bias)
         note("attention_norm", size.norm)
-        if size.jacobian_norm is not None:
-            note("attention_jacobian_norm", size.jacobian_norm)
+        note("attention_jacobian_norm", size.jacobian_norm)
         note("smallest_key_mass", size.smallest_key_mass, torch.amin)
         note("key_mass_bound", size.key_mass_bound, torch.amin)
-        tokens = query.shape[2]
-        plain = visibility.segments is None and bias is None and key.shape[2] == tokens <= SPECTRUM_LENGTH
-        whole = [0] if visibility.query_real is None else visibility.query_real.all(dim=1).nonzero().flatten().tolist()
-        if plain and whole:
-            one = slice(whole[0], whole[0] + 1)
-            weights = kernel.weights(query[one], key[one], Visibility(order=visibility.order))
-            if bool(((weights.sum(dim=-1) - 1).abs() < ROUNDING).all()):
-                note("spectral_gap", spectral_gap(weights))
+        has_gap = kernel in self_attention and bias is None
+        note("spectral_gap", _gap(kernel, query, key, visibility) if has_gap else None)
 
     layers = [part for part in model.modules() if isinstance(getattr(part, "residual", None), Residual)]
     layers = [layer for layer in layers if not isinstance(layer, DecoderLayer)]
     in_decoder = {part for module in model.modules() if isinstance(module, DecoderLayer) for part in module.modules()}
     kernels = [part for part in model.modules() if isinstance(part, Kernel) and part not in in_decoder]
     weighted = [kernel for kernel in kernels_with_weights(model) if kernel not in in_decoder]
+    attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
     handles = [layer.register_forward_hook(after_layer) for layer in layers]
+    handles += [each.register_forward_pre_hook(before_attention, with_kwargs=True) for each in attentions]
     handles += [kernel.register_forward_hook(after_kernel) for kernel in weighted]
     try:
         run()
@@ -190,4 +195,21 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
         for handle in handles:
             handle.remove()
     shares = [float(share.mean()) for kernel in kernels if (share := kernel.mixing_weight()) is not None]
-    return found | ({"hybrid_weight": shares} if shares else {})
+    found |= {"hybrid_weight": list(shares)}
+    return {name: values for name, values in found.items() if any(each is not None for each in values)}
+
+
+def _gap(kernel: Kernel, query: Query, key: Key, visibility: Visibility) -> Tensor | None:
+    """Returns the spectral gaps of self-attention in one example without padding; None if there is none."""
+    length, masks = query.shape[2], (visibility.query_real, visibility.key_real)
+    is_whole = visibility.segments is None and visibility.window is None and key.shape[2] == length
+    real = torch.ones(len(query), length, dtype=torch.bool, device=query.device)
+    for mask in masks if is_whole else ():
+        real = real if mask is None else real & mask
+    whole = real.all(dim=1).nonzero().flatten().tolist()
+    if not is_whole or length > SPECTRUM_LENGTH or not whole:
+        return None
+    one = slice(whole[0], whole[0] + 1)
+    weights = kernel.weights(query[one], key[one], Visibility(order=visibility.order))
+    has_sums_of_one = bool(((weights.sum(dim=-1) - 1).abs() < ROUNDING).all())
+    return spectral_gap(weights) if has_sums_of_one else None

@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.mixer import TokenMixer
+from seqarena.common.model.norms.base import Residual
 
 
 @runtime_checkable
@@ -18,6 +19,13 @@ class Repeating(Protocol):
     """A stack that applies its layers ``repeats`` times, such as ALBERT's encoder."""
 
     repeats: int
+
+
+@runtime_checkable
+class Normed(Protocol):
+    """A stack with a norm after its last layer."""
+
+    final_norm: nn.Module
 
 
 @runtime_checkable
@@ -68,14 +76,17 @@ def weight_groups(model: nn.Module) -> list[tuple[str, ...]]:
 def linear_weights(model: nn.Module) -> list[str]:
     """Returns the names of the trained float32 weights and biases of plain linear layers.
 
-    Without those inside attention kernels and token mixers, whose code may turn autocast off; without layers that are
-    applied several times, because the gradients of joint products (``joint_linear``) are then added in float32; and
-    without weights that another module uses too, such as a table of tokens.
+    Without those inside attention kernels, token mixers and norms, whose code, perhaps the user's, may turn autocast
+    off; without layers that are applied several times, because the gradients of joint products (``joint_linear``) are
+    then added in float32; and without weights that another module uses too, such as a table of tokens.
     """
+    norms = [module.final_norm for module in model.modules() if isinstance(module, Normed)]
     own = {
         inside
-        for module in model.modules()
-        if isinstance(module, (Kernel, TokenMixer)) or (isinstance(module, Repeating) and module.repeats > 1)
+        for module in [*model.modules(), *norms]
+        if isinstance(module, (Kernel, TokenMixer, Residual))
+        or module in norms
+        or (isinstance(module, Repeating) and module.repeats > 1)
         for inside in module.modules()
     }
     uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())

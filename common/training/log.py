@@ -109,7 +109,7 @@ class Log:
         step: int,
         metrics: Mapping[str, float],
         bounded: Mapping[str, list[float]],
-        diagnostics: Mapping[str, list[float]],
+        diagnostics: Mapping[str, list[float | None]],
     ) -> None:
         """Records validation metrics, bounded parameters (u of hnas, learned tau) and diagnostics."""
         further = {"bounded": bounded, "diagnostics": diagnostics}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from seqarena.common.data.batches import Batch, Batches
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bounded import bounded_modules
-from seqarena.common.model.diagnostics import diagnose
+from seqarena.common.model.diagnostics import Diagnostics, diagnose
 from seqarena.common.runs.roles import Role, role
 from seqarena.common.training.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
 from seqarena.common.training.log import Log
@@ -278,7 +278,7 @@ def _evaluate(
     train: Train,
     progress: Progress,
     log: Log,
-    diagnose_now: Callable[[], dict[str, list[float]]] | None,
+    diagnose_now: Callable[[], Diagnostics] | None,
 ) -> bool:
     """Evaluates and logs. Returns whether this step's weights are chosen, which ``progress`` records."""
     model.eval()
@@ -295,7 +295,7 @@ def _evaluate(
     return True
 
 
-def _diagnose(stepper: Stepper, batches: Batches) -> dict[str, list[float]]:
+def _diagnose(stepper: Stepper, batches: Batches) -> Diagnostics:
     """Returns the diagnostics of the first examples of the first batch, the same at every evaluation."""
     few = first_examples(batches, 0)
     return diagnose(stepper.model, lambda: stepper.forward(stepper.model, few))

@@ -29,7 +29,8 @@ PROBABILITY, DEVIATION = 0.5, 0.5
 def auto_augment(pixels: Pixels, policy: str) -> Pixels:
     """Returns pictures from 0 to 1 changed by AutoAugment's policy ``cifar10`` or ``imagenet`` (Cubuk et al. 2019).
 
-    Each picture gets one of 25 pairs of operations. Their magnitudes, from 0 to 9, mean what they mean in torchvision.
+    Each picture gets one of 25 pairs of operations. Their magnitudes, from 0 to 9, mean what they mean in torchvision,
+    except that the largest move is 0.45 of the side, as in timm, in place of 150/331.
     """
     from kornia.augmentation.auto.autoaugment import autoaugment  # noqa: PLC0415  # takes a second to import
 

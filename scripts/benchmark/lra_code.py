@@ -172,10 +172,11 @@ def table(found: Mapping[str, Mapping[str, Any]], options: Namespace) -> str:
         differences = " ".join(f"{compare(each, part)[2]:+.1f}" for part in range(PARTS))
         ours, theirs = (1000 * seconds for seconds in each["seconds"])
         rows.append([name, *losses, differences, f"{ours:.1f} / {theirs:.1f}", f"{ours / theirs:.2f}"])
+    last = options.steps - (PARTS - 1) * options.steps // PARTS
     notes = [
-        f"loss: mean over the last {options.steps // PARTS} of {options.steps} steps, mean +- standard deviation of "
+        f"loss: mean over the last {last} of {options.steps} steps, mean +- standard deviation of "
         f"{options.seeds} seeds; seed noise: that deviation, of both together",
-        f"difference: ours - theirs in each of {PARTS} equal parts of the steps, in order",
+        f"difference: ours - theirs in each of {PARTS} parts of the steps, in order; they differ by at most a step",
         f"ms per step: processor time, medians, {torch.get_num_threads()} thread(s)",
     ]
     headings = ["variant", "loss, ours", "loss, theirs", "difference / seed noise", "ms per step", "ratio"]

@@ -165,7 +165,8 @@ def measure_twice(
             each[0],
             forward_seconds=statistics.fmean(one.forward_seconds for one in each),
             training_seconds=statistics.fmean(one.training_seconds for one in each),
-            peak_memory_bytes=max(one.peak_memory_bytes for one in each),
+            peak_memory_bytes=max(each, key=lambda one: one.peak_memory_bytes).peak_memory_bytes,
+            idle_memory_bytes=max(each, key=lambda one: one.peak_memory_bytes).idle_memory_bytes,
         )
         for each in found
         if each

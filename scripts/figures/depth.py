@@ -160,7 +160,8 @@ def _gradient(layer: object) -> float:
 
 def _similarity(stepper: Stepper, model: TransformerXL, batch: SegmentBatch) -> list[float]:
     model.eval()
-    return diagnose(model, lambda: stepper.forward(model, batch.rows(0, 4)))["token_similarity"]
+    found = diagnose(model, lambda: stepper.forward(model, batch.rows(0, 4)))["token_similarity"]
+    return [math.nan if each is None else each for each in found]
 
 
 def read(settings: FigureOptions) -> EncodedText:

@@ -184,7 +184,11 @@ def _evaluate(model: VisionTransformer, pictures: Pictures) -> tuple[float, list
     guessed = torch.cat([model(some).argmax(dim=1) for some in torch.split(pictures.test, 200)])
     inside = diagnose(model, lambda: model(pictures.test[:DIAGNOSED]))
     accuracy = float((guessed == pictures.test_classes).double().mean())
-    return accuracy, inside["attention_norm"], inside["attention_jacobian_norm"]
+    norm, jacobian = (
+        [math.nan if each is None else each for each in inside[name]]
+        for name in ("attention_norm", "attention_jacobian_norm")
+    )
+    return accuracy, norm, jacobian
 
 
 @torch.no_grad()

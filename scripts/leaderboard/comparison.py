@@ -137,6 +137,8 @@ def _other_sources(result: Result, baseline: Result) -> str:
     Sources that only one of them depends on, such as the files of the two variants, may differ.
     """
     mine, theirs, name = result.sources, baseline.sources, row_name(without_version(baseline.row))
+    if None not in (result.score, baseline.score) and len(result.example_scores) != len(baseline.example_scores):
+        return f"no {name} was tested on {len(result.example_scores):,} examples"
     if bool(mine) != bool(theirs):
         return f"sources were recorded {f'here but not for {name}' if mine else f'for {name} but not here'}"
     changed = [path for path in sorted(mine.keys() & theirs.keys()) if mine[path] != theirs[path]]

@@ -136,6 +136,10 @@ def _check_point(one: TunedRun, other: TunedRun, grid: Grid) -> None:
             "compare rows"
         )
     mine, theirs = (settings(type(run), to_json(run)) for run in runs)
+    if mine.get("legacy.drop_tail") and "train.batch_size" in grid.fields:
+        raise WrongUseError(
+            "--tune train.batch-size: with legacy.drop_tail its values are scored on different numbers of examples"
+        )
     also = [path for path in mine if mine[path] != theirs.get(path) and path not in grid.fields]
     if also:
         raise WrongUseError(

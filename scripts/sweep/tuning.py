@@ -87,7 +87,8 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
     """Returns the grid of ``--tune FIELD VALUE VALUE ...``, given once or several times.
 
     Raises:
-        WrongUseError: fewer than two values, a value or a field given twice, a field of the data, or the precision.
+        WrongUseError: fewer than two values, a value or a field given twice, a field of the data or of the evaluation,
+            or the precision.
     """
     fields: dict[str, Values] = {}
     for path, *values in given:
@@ -96,6 +97,8 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
             raise WrongUseError(
                 f"--tune {path}: its values have different data, whose validation scores do not compare"
             )
+        if name.startswith(("validation.", "final.")) or name == "legacy.drop_tail":
+            raise WrongUseError(f"--tune {path}: its values are scored in different ways, which do not compare")
         if name == "train.precision":
             raise WrongUseError(f"--tune {path}: results of two precisions are never in one table; sweep each")
         if len(values) < 2:

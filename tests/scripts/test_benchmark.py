@@ -141,6 +141,21 @@ def test_a_step_benchmark_that_ends_early_keeps_what_it_measured(
     assert f"{reason}; keeping what was measured; measured once only: softmax\n" in capsys.readouterr().err
 
 
+def test_the_idle_memory_of_a_step_is_that_of_the_pass_with_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = iter([(100, 40), (120, 70)])
+
+    def measured(*_: object) -> step.Measurement:
+        peak, idle = next(passes)
+        return step.Measurement(
+            attention="softmax", forward_seconds=1.0, training_seconds=1.0, peak_memory_bytes=peak,
+            idle_memory_bytes=idle, device="cpu", precision="float32",
+        )  # fmt: skip
+
+    monkeypatch.setattr(step, "run_in_process", measured)
+    (found,) = step.measure_twice("lra", [("softmax", PRESETS["listops"]["quick"].run, step.OURS)], Path(), 1)
+    assert (found.peak_memory_bytes, found.idle_memory_bytes) == (120, 70)
+
+
 def test_what_cannot_be_is_left_out() -> None:
     def has(implementation: str, **changes: object) -> bool:
         fields = {"variant": "dnas", "order": "none", "length": 1024, "implementation": implementation}

@@ -65,6 +65,11 @@ def test_both_are_trained_and_compared(code: Path, tmp_path: Path, capsys: pytes
     assert run(words) == 0
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("softmax", "seed noise", "the last 2 of 8 steps"))
+    words[words.index("--steps") + 1] = "7"  # parts of 1, 2, 2 and 2 steps
+    assert run(words) == 0
+    assert "the last 2 of 7 steps" in capsys.readouterr().out
+    losses = [[[float(step) for step in range(7)]] * 2] * 2
+    assert compare({"losses": losses}, 3)[0] == [5.5, 5.5]
 
 
 def test_sizes_of_the_other_model_are_those_of_ours(code: Path) -> None:

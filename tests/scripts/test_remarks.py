@@ -113,6 +113,14 @@ def test_rows_of_other_sources_than_every_baseline_are_not_compared() -> None:
     assert not [note for note in footnotes(table) if "no finished seed" in note]
 
 
+def test_rows_that_were_tested_on_other_numbers_of_examples_are_not_compared() -> None:
+    """As of a tuned batch size that cuts the test set, measured before such grids were refused."""
+    fewer = [replace(each, example_scores=each.example_scores[:-1]) for each in generation(0, 2, SOURCES, "x3")]
+    table = compared([*generation(0, 1, SOURCES, "softmax"), *fewer])
+    count = len(fewer[0].example_scores)
+    assert table.remarks == [f"x3: not compared: no softmax was tested on {count:,} examples"]
+
+
 @pytest.mark.parametrize(
     ("change", "remark"),
     [

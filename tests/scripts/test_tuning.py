@@ -66,6 +66,9 @@ def test_a_choice_at_the_edge_of_a_grid_of_numbers_is_marked() -> None:
         ([["optim.lr", "1", "1"]], "given twice"),
         ([["train.precision", "float32", "bfloat16"]], "results of two precisions are never in one table"),
         ([["data.max-depth", "2", "4"]], "--tune data.max-depth: its values have different data"),
+        ([["final.memory", "2", "4"]], "--tune final.memory: its values are scored in different ways"),
+        ([["--validation.memory", "2", "4"]], "its values are scored in different ways"),
+        ([["legacy.drop-tail", "true", "false"]], "its values are scored in different ways"),
         ([["optim.lr", "1e-3", "0.001", "3e-3"]], "given twice"),
         ([["optim.lr", "1", "2"], ["--optim.lr", "3", "4"]], "given twice"),
         ([["optim.clip", "1.0", "none", "None"]], "given twice"),
@@ -74,6 +77,14 @@ def test_a_choice_at_the_edge_of_a_grid_of_numbers_is_marked() -> None:
 def test_a_grid_needs_two_values(given: list[list[str]], message: str) -> None:
     with pytest.raises(WrongUseError, match=message):
         grid_of(given)
+
+
+def test_batch_sizes_that_cut_the_test_set_are_not_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sweep", *"lra listops --attention softmax --seeds 0 --legacy.drop-tail true".split()]
+    words += ["--runs", str(tmp_path / "runs"), "--tune", "train.batch-size", "8", "16"]
+    assert run_command(dispatch, words) == 2
+    assert "with legacy.drop_tail its values are scored on different numbers of examples" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_grid_is_the_same_in_any_order_and_spelling_of_its_numbers() -> None:

@@ -191,6 +191,15 @@ def test_differences_without_spread_have_no_p(
     assert re.search(rf"p, over these rows only +{said} +{said} +{said}", capsys.readouterr().out)
 
 
+def test_differences_that_differ_by_rounding_alone_have_no_p(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """2/3 - 1/3 and 1 - 2/3 are a third in every row, but not the same float."""
+    given = files(tmp_path, hypotheses=["a b x", "a b c"], references=["a b c"] * 2, baseline=["a x y", "a b x"])
+    assert dispatch(["summarization", "score", *given]) == 0
+    assert re.search(r"p, over these rows only +no test +no test +no test", capsys.readouterr().out)
+
+
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = files(tmp_path, hypotheses=["a", "b"], references=["a"])
     assert run_command(dispatch, ["summarization", "score", *given]) == 1

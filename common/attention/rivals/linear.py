@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,10 @@ class FeatureConfig(DirectConfig):
 class FeatureKernel(DirectKernel):
     """Kernel of linear attention. Subclasses define ``feature_map``."""
 
+    has_zero_sums: ClassVar[bool] = True
+    """Whether all weights of a query may be 0, whose output is then 0. If not, its features have underflowed, and the
+    output is NaN: training ends as diverged, and not with other numbers."""
+
     @abstractmethod
     def feature_map(self, query: Query, key: Key, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Returns the features of queries and keys, B H N F and B H M F, not negative."""
@@ -57,8 +61,12 @@ class FeatureKernel(DirectKernel):
             output = sums.view(*query.shape[:3], value.shape[3])
         total = output[..., -1:]
         # A query without any weight has output 0. Divided by a tiny number, its gradient would overflow.
-        divided: Tensor = output[..., :-1] / total.masked_fill(total < torch.finfo(total.dtype).tiny, 1.0)
-        return divided
+        is_zero = total < torch.finfo(total.dtype).tiny
+        divided: Tensor = output[..., :-1] / total.masked_fill(is_zero, 1.0)
+        if self.has_zero_sums:
+            return divided
+        counts = visibility.counts(query.shape[0], query.shape[2], key.shape[2], query.device)
+        return divided.masked_fill(is_zero & (counts > 0)[:, None, :, None], torch.nan)
 
     def step(self, state: Any, query: Query, key: Key, value: Value, visibility: Visibility,
              bias: Bias | None = None) -> tuple[Output, None]:  # fmt: skip

@@ -19,7 +19,7 @@ class Performer(FeatureConfig):
 
     The authors draw the vectors w_r anew from time to time and add a small constant to the features. Here they are a
     function of ``seed``, the same in all layers, and nothing is added, so that runs can be repeated. Causal sums are in
-    float64.
+    float64. The output is NaN in order ``causal`` if all keys are longer than about 36 d^1/4.
     """
 
     features: int = 256
@@ -39,6 +39,8 @@ class Performer(FeatureConfig):
 class PerformerKernel(FeatureKernel):
     """Kernel with positive random features."""
 
+    has_zero_sums = False
+
     def __init__(self, config: Performer, dropout: float) -> None:
         super().__init__(config, dropout)
         self.count, self.seed = config.features, config.seed
@@ -54,7 +56,8 @@ class PerformerKernel(FeatureKernel):
         of_query, of_key = (each @ directions.mT - each.square().sum(-1, keepdim=True) / 2 for each in (query, key))
         if visibility.key_real is not None:
             of_key = of_key.masked_fill(~visibility.key_real[:, None, :, None], torch.finfo(query.dtype).min / 4)
-        # A factor exp(c_r) of the query's feature r and exp(-c_r) of the keys' cancels. Neither overflows.
+        # A factor exp(c_r) of the query's feature r and exp(-c_r) of the keys' cancels. Neither overflows; the keys'
+        # underflow where all keys are very long, see ``has_zero_sums``.
         if visibility.order == "causal":
             # The largest key may be a later one, but w . k - |k|^2 / 2 = |w|^2 / 2 - |w - k|^2 / 2. The features of a
             # key are exp(-|w - k|^2 / 2), about exp(-d / 2) for a small key.

@@ -4,6 +4,7 @@ import functools
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -79,13 +80,29 @@ def test_adding_padding_moves_no_real_output(name: str, order: str) -> None:
 def test_layers_share_masks_that_are_made_once() -> None:
     real = torch.tensor([[True, True, False]])
     visibility, tensor = Visibility(query_real=real, key_real=real), torch.ones(1, 1, 3, 1)
-    assert visibility.share(("padding",), real, lambda: ~real) is visibility.share(("padding",), real, lambda: ~real)
+    elsewhere = real.to("meta")
+    first = visibility.share(("padding",), elsewhere, lambda: ~elsewhere)
+    assert first is visibility.share(("padding",), elsewhere, lambda: ~elsewhere)
+    elsewhere[0, 1] = False
+    assert first is not visibility.share(("padding",), elsewhere, lambda: ~elsewhere)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         assert visibility.clear_output(tensor.to(dtype)).flatten().tolist() == [1, 1, 0]
     other = replace(visibility, query_real=~real, key_real=~real)
     assert other.clear_output(tensor).flatten().tolist() == [0, 0, 1]
     real[0, 1] = False
     assert visibility.clear_output(tensor).flatten().tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("name", [each for each, order in VARIANTS if order == "none"])
+def test_a_mask_that_numpy_changed_is_read_again(name: str) -> None:
+    numbers = np.array([[True, True, False]])
+    real = torch.from_numpy(numbers)
+    visibility, kernel = Visibility(query_real=real, key_real=real), ATTENTIONS[name].build(heads=1)
+    tensors = [torch.randn(1, 1, 3, 2) for _ in range(3)]
+    kernel(*tensors, visibility)
+    numbers[0, 1] = False
+    expected = kernel(*tensors, Visibility(query_real=real, key_real=real))
+    assert torch.equal(kernel(*tensors, visibility), expected)
 
 
 @pytest.mark.parametrize("is_padded", [False, True])
@@ -220,6 +237,31 @@ def test_a_later_score_that_is_no_number_changes_no_earlier_output(name: str, or
             for tensors in ((each.query, each.key), (query, key))
         )
         torch.testing.assert_close(after[:, :, :now], before[:, :, :now], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["dnas", "hnas"])
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("lowest", [-10, -25, -40, -55, -100])
+def test_a_row_of_low_scores_does_not_depend_on_a_later_row_of_high_ones(
+    name: str, is_padded: bool, lowest: int
+) -> None:
+    """In float32, their exponentials underflow next to that of the later row."""
+    scores = torch.tensor([[0.0, 0.0, 0.0], [lowest, lowest + 4, lowest + 9], [0.0, 59.0, 58.0]])
+    real = torch.tensor([[True, True, not is_padded]])
+    visibility = Visibility(key_real=real, order="ordered_queries")
+    key = value = torch.eye(3)[None, None]
+    query = (scores * 3**0.5)[None, None].requires_grad_()
+    kernel = ATTENTIONS[name].build(heads=1)
+    outputs = [
+        kernel.compute("blockwise", query, key, value, visibility),
+        kernel.compute("blockwise", query[:, :, :2], key, value, visibility),
+        kernel.compute("reference", *(each.double() for each in (query, key, value)), visibility),
+    ]
+    found, before, expected = (each[0, 0, :2] for each in outputs if each is not None)
+    torch.testing.assert_close(found, before, rtol=0, atol=2e-5)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-5)
+    gradients = [torch.autograd.grad(each[..., 0].sum(), query, retain_graph=True)[0] for each in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize(("name", "order"), VARIANTS)

@@ -8,11 +8,13 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from torch import nn
 
 from seqarena.common.attention import ATTENTIONS, PAPERS
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.module import MultiHeadAttention
 from seqarena.common.attention.tiles import Blocking
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model import diagnostics
@@ -27,6 +29,7 @@ from seqarena.common.model.diagnostics import (
 )
 from seqarena.lra.model import Classifier
 from seqarena.lra.presets import PRESETS
+from seqarena.scripts.curves import _series
 from tests.common.attention.cases import RULED, Case, cases
 from tests.common.attention.test_blockwise import Largest
 from tests.common.runs.toy import TRAIN, toy_fit
@@ -196,6 +199,41 @@ def test_a_run_with_diagnostics_is_the_same_run_and_tells_more(tmp_path: Path) -
             "hybrid_weight",
         }  # fmt: skip
     assert not looked.attention.kernel._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("visibility", "has_gap"),
+    [
+        (Visibility(), True),
+        (Visibility(order="causal"), True),
+        (Visibility(order="causal", window=1), False),
+        (Visibility(key_real=torch.tensor([[True, False, True, True]])), False),
+        (Visibility(query_real=torch.tensor([[True] * 3 + [False]])), False),
+        (Visibility(segments=torch.tensor([[0, 0, 1, 1]])), False),
+    ],
+)
+def test_only_whole_self_attention_has_a_spectral_gap(visibility: Visibility, has_gap: bool) -> None:
+    kernel = ATTENTIONS["softmax"].build(heads=1)
+    tensors = [torch.randn(1, 1, 4, 2) for _ in range(3)]
+    found = diagnostics.diagnose(kernel, lambda: kernel(*tensors, visibility))
+    assert ("spectral_gap" in found) == has_gap
+    module, hidden = MultiHeadAttention("softmax", dim=4, heads=2), torch.randn(1, 4, 4)
+    for context in (None, hidden):
+        found = diagnostics.diagnose(module, lambda context=context: module(hidden, visibility, context))  # type: ignore[misc]
+        assert ("spectral_gap" in found) == (has_gap and context is None)
+    assert not module._forward_pre_hooks
+
+
+def test_a_layer_without_a_number_keeps_its_place() -> None:
+    """The weights of the first layer do not sum to 1."""
+    layers = nn.ModuleList([MultiHeadAttention(name, dim=4, heads=2) for name in ("sigmoid", "softmax")])
+    hidden = torch.randn(1, 4, 4)
+    found = diagnostics.diagnose(layers, lambda: [layer(hidden) for layer in layers])
+    assert found["spectral_gap"][0] is None
+    assert found["spectral_gap"][1] is not None
+    assert found["attention_jacobian_norm"][0] is None
+    record = {"step": 1, "diagnostics": {"spectral_gap": [None, 0.5]}}
+    assert list(_series(record)) == [("step", "training", 1), ("spectral gap", "layer 2", 0.5)]
 
 
 def test_too_long_for_eigenvalues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from seqarena.common.attention import Visibility, find_attention
 from seqarena.common.attention.mixer import LayerShape
 from seqarena.common.attention.module import MultiHeadAttention, can_be_joint, self_attention
+from seqarena.common.model.norms.base import LayerPosition, Residual
+from seqarena.common.model.norms.post import PostNorm, PostNormResidual
 from seqarena.common.model.transformer import Encoder, EncoderConfig
 from seqarena.common.training.half_weights import HalfWeights, linear_weights
 from seqarena.common.training.processes import bare_model
@@ -109,6 +111,28 @@ def test_weights_of_plain_linear_layers_are_converted() -> None:
     assert linear_weights(Model("softmax")) == NAMES
     assert linear_weights(Model("softmax").double()) == []
     assert linear_weights(nn.Linear(2, 2)) == ["weight", "bias"]
+
+
+def test_a_norm_of_the_users_keeps_its_weights() -> None:
+    class Gate(PostNormResidual):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.gate = nn.Linear(8, 8)
+
+    class Gated(PostNorm):
+        def residual(self, dim: int, eps: float, position: LayerPosition) -> Residual:
+            return Gate(self, dim, eps, position)
+
+        def final_norm(self, dim: int, eps: float) -> nn.Module:
+            return nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
+
+    class Stack(EncoderConfig):
+        longest = 9
+
+    plain, gated = (
+        linear_weights(Encoder(Stack(layers=2, dim=8, heads=2, ffn_dim=8, norm=norm))) for norm in (PostNorm(), Gated())
+    )
+    assert gated == plain != []
 
 
 @pytest.mark.parametrize("variant", ["gated", "s4d", "linformer"])

@@ -72,6 +72,18 @@ def test_a_query_without_any_weight_has_a_gradient(order: str) -> None:
         assert leaf.grad.isfinite().all()
 
 
+def test_random_features_that_underflow_are_told_by_nan() -> None:
+    """In order 'causal', for keys that no training with finite losses has; 0 would be taken for an output."""
+    real = torch.tensor([[True, True, False]])
+    visibility = Visibility(query_real=real, key_real=real, order="causal")
+    kernel, value = Performer().build(heads=1), torch.tensor([[[[3.0, 4.0]] * 3]])
+    query = torch.ones(1, 1, 3, 64)
+    long, short = kernel(query, 20 * query, value, visibility), kernel(query, query, value, visibility)
+    assert long[0, 0, :2].isnan().all()
+    assert not long[0, 0, 2].any()
+    torch.testing.assert_close(short[0, 0, :2], value[0, 0, :2])
+
+
 @pytest.mark.parametrize("order", ["none", "causal", "ordered_queries"])
 def test_random_features_are_those_of_the_formula(order: str) -> None:
     each = case(order, padded=True)
