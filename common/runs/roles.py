@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from seqarena.common.runs.config import class_named, config_class, hints_of, to_json
 
-CONFIG_VERSION = 4
+CONFIG_VERSION = 5
 """Version of the fields of all configs. Raise it when adding a field, and declare the field as ``added`` in it."""
 
 

@@ -43,6 +43,7 @@ from seqarena.common.training.runtime import (
     seed_torch,
     torch_settings,
 )
+from seqarena.common.training.step import check_graphs
 
 MAPPED_BATCHES = 4
 """Number of batches searched for the examples drawn as heat maps."""
@@ -87,6 +88,8 @@ def execute(package: Package, run: BaseRun, session: Session) -> Result:
     folder = session.out or run_folder(run, package.name, session.runs, sources)
     accelerator = make_accelerator(run.train.precision, session.trackers, folder)
     _require_same_run(run, session, sources)
+    if run.train.cuda_graphs:
+        check_graphs(accelerator, compiled=run.train.compile, micro_batch_size=run.train.micro_batch_size)
     if accelerator.is_main_process and session.out is None:
         if session.overwrite and folder.is_symlink():
             folder.unlink()

@@ -17,7 +17,7 @@ from seqarena.common.data.batches import Batch, Batches
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bounded import bounded_modules
 from seqarena.common.model.diagnostics import Diagnostics, diagnose
-from seqarena.common.runs.roles import Role, role
+from seqarena.common.runs.roles import Role, added, role
 from seqarena.common.training.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
 from seqarena.common.training.log import Log
 from seqarena.common.training.optim import Optim, rate
@@ -58,6 +58,8 @@ class Train:
     products on a GPU have 10 bits after the point; on a CPU as float32."""
     compile: bool = False
     """Whether to compile the model by torch.compile."""
+    cuda_graphs: bool = field(default=False, metadata=added(5))
+    """Whether a GPU replays a compiled model as CUDA graphs, recorded once for each size of a batch. Not yet run."""
     log_every: int = field(default=10, metadata=role(Role.ASIDE))
     """Steps between records of the training loss."""
     checkpoint_seconds: float = field(default=30.0, metadata=role(Role.ASIDE))
@@ -71,7 +73,8 @@ class Train:
         """Returns the ``Stepper`` of this training."""
         return Stepper(
             model, loss, optim, accelerator,
-            steps=self.steps, seed=seed, micro_batch_size=self.micro_batch_size, compiled=self.compile,
+            steps=self.steps, seed=seed, micro_batch_size=self.micro_batch_size,
+            compiled=self.compile, cuda_graphs=self.cuda_graphs,
         )  # fmt: skip
 
     def check(self) -> None:

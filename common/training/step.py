@@ -59,11 +59,22 @@ class Stepper:
         seed: int,
         micro_batch_size: int | None = None,
         compiled: bool = False,
+        cuda_graphs: bool = False,
     ) -> None:
+        """Prepares the model and its optimiser.
+
+        Raises:
+            WrongUseError: CUDA graphs that this training cannot have.
+        """
+        if cuda_graphs:
+            check_graphs(accelerator, compiled=compiled, micro_batch_size=micro_batch_size)
+            if isinstance(loss, StatefulLoss):
+                raise WrongUseError("train.cuda_graphs: expected a model without a memory of earlier segments")
         self.model, self.loss, self.optim, self.accelerator = model, loss, optim, accelerator
         self.steps, self.seed, self.micro_batch_size = steps, seed, micro_batch_size
+        self.cuda_graphs = cuda_graphs
         self.trained, self.optimizer = accelerator.prepare(
-            torch.compile(model) if compiled else model, build_optimizer(optim, model)
+            self._compiled(model) if compiled else model, build_optimizer(optim, model)
         )
         # Several processes exchange a layer's gradients while those of earlier layers are computed; a compiled model
         # has few conversions.
@@ -113,6 +124,9 @@ class Stepper:
         set_rate(self.optimizer, self.optim, step, self.steps)
         seed_torch(self.seed, 1, step, self.accelerator.process_index)
         self.optimizer.zero_grad()
+        if self.cuda_graphs:
+            # The gradients of the last step are freed: their memory may be used again.
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         try:
             with self._recording() as chosen:
                 loss = self.backward(batch)
@@ -134,6 +148,11 @@ class Stepper:
         for module in self.bounded:
             module.clamp_()
         return loss, norm
+
+    def _compiled(self, model: nn.Module) -> nn.Module:
+        """Returns the compiled model. Operators with numbers of the host, such as dropout's seed, are in no graph."""
+        compiled: Any = torch.compile(model, mode="reduce-overhead") if self.cuda_graphs else torch.compile(model)
+        return compiled  # type: ignore[no-any-return]
 
     def _recording(self) -> AbstractContextManager[set[str]]:
         """Returns the context that records the implementations, in the first step only."""
@@ -177,3 +196,16 @@ class Stepper:
             losses.append(part_loss if part_weight == 1 else part_loss * part_weight)
         total: Tensor = sum(losses[1:], start=losses[0])
         return total if processes == 1 else self.accelerator.reduce(total, reduction="sum")
+
+
+def check_graphs(accelerator: Accelerator, *, compiled: bool, micro_batch_size: int | None) -> None:
+    """Raises a ``WrongUseError`` if a training cannot have CUDA graphs, whose outputs the next replay overwrites."""
+    reasons = {
+        "expected train.compile": not compiled,
+        "expected a GPU": accelerator.device.type != "cuda",
+        "expected one process": accelerator.num_processes > 1,
+        "expected no train.micro_batch_size, whose gradients are added": micro_batch_size is not None,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise WrongUseError(f"train.cuda_graphs: {reason}")

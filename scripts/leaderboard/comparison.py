@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from seqarena.common.errors import BadDataError, short_list
+from seqarena.common.errors import short_list
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import LAYERS, OTHER_ATTENTIONS, VERSION, RowParts, row_name
 from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, MORE_SEEDS, holm, noise_of, paired_comparison
@@ -44,7 +44,7 @@ def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list
             scores = [result.score for result in by_row[row.parts] if result.score is not None]
             row.solved = sum(score >= task.solved_from for score in scores)
         versions = _references(row.parts, by_row, baseline)
-        reasons = [_other_sources(by_row[row.parts][0], by_row[each][0]) for each in versions]
+        reasons = [_obstacle(by_row[row.parts], by_row[each]) for each in versions]
         if "" in reasons:
             against = versions[reasons.index("")]
             row.against = row_name(against)
@@ -131,14 +131,17 @@ def _finished(results: Sequence[Result]) -> str:
     return max(result.finished_at for result in results)
 
 
-def _other_sources(result: Result, baseline: Result) -> str:
-    """Returns why a result and one of the baseline cannot be compared: a source of both has changed. Empty: they can.
+def _obstacle(results: Sequence[Result], baseline: Sequence[Result]) -> str:
+    """Returns why a row and one of the baseline cannot be compared. Empty: they can.
 
-    Sources that only one of them depends on, such as the files of the two variants, may differ.
+    They were tested on other numbers of examples, or a source of both has changed. Sources that only one of them
+    depends on, such as the files of the two variants, may differ.
     """
-    mine, theirs, name = result.sources, baseline.sources, row_name(without_version(baseline.row))
-    if None not in (result.score, baseline.score) and len(result.example_scores) != len(baseline.example_scores):
-        return f"no {name} was tested on {len(result.example_scores):,} examples"
+    mine, theirs, name = results[0].sources, baseline[0].sources, row_name(without_version(baseline[0].row))
+    counts = [{len(each.example_scores) for each in some if each.score is not None} for some in (results, baseline)]
+    if len(counts[0] | counts[1]) > 1:
+        words = [" and ".join(f"{count:,}" for count in sorted(each)) for each in counts]
+        return f"it was tested on {words[0]} examples, {name} on {words[1]}"
     if bool(mine) != bool(theirs):
         return f"sources were recorded {f'here but not for {name}' if mine else f'for {name} but not here'}"
     changed = [path for path in sorted(mine.keys() & theirs.keys()) if mine[path] != theirs[path]]
@@ -155,13 +158,6 @@ def _paired_scores(variant: Sequence[Result], baseline: Sequence[Result]) -> tup
     mine = {result.seed: result.example_scores for result in variant if result.score is not None}
     theirs = {result.seed: result.example_scores for result in baseline if result.score is not None}
     common = sorted(set(mine) & set(theirs))
-    for seed in common:
-        if len(mine[seed]) != len(theirs[seed]):
-            raise BadDataError(
-                f"{row_name(variant[0].row)} and {row_name(baseline[0].row)}, seed {seed}: scores of "
-                f"{len(mine[seed]):,} and {len(theirs[seed]):,} test examples of the same data; one of the files was "
-                "changed"
-            )
     return [mine[seed] for seed in common], [theirs[seed] for seed in common]
 
 

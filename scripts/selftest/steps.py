@@ -63,20 +63,19 @@ class _Interruption(Exception):  # noqa: N818  # no error
     """Ends a training in an evaluation, as a key press would."""
 
 
-def train(package: Package, task: str, attention: str, precision: str, data: Path) -> Steps:
+def train(package: Package, task: str, attention: str, precision: str, fields: Sequence[str], data: Path) -> Steps:
     """Trains ``STEPS`` steps without a pause, and again with an interruption; returns the measurements.
 
     A training that is refused is absent: the variant does not support the task, or this machine the precision.
     """
     device = device_name(make_accelerator(precision).device)  # type: ignore[arg-type]
     try:
-        return _train(package, task, attention, precision, data, device)
+        return _train(package, task, attention, [*FIELDS, "--train.precision", precision, *fields], data, device)
     except WrongUseError as refusal:
         return Steps(device=device, reason=str(refusal), absent=True)
 
 
-def _train(package: Package, task: str, attention: str, precision: str, data: Path, device: str) -> Steps:
-    fields = [*FIELDS, "--train.precision", precision]
+def _train(package: Package, task: str, attention: str, fields: Sequence[str], data: Path, device: str) -> Steps:
     run = build_run(package, task, None, attention, None, 0, fields, "seqarena selftest")
     with tempfile.TemporaryDirectory() as folder:
         whole, resumed = Path(folder, "whole"), Path(folder, "resumed")
@@ -136,7 +135,9 @@ def main(_: Sequence[str]) -> int:
     found = {}
     for attention in asked["attention"]:
         try:
-            found[attention] = train(package, asked["task"], attention, asked["precision"], Path(asked["data"]))
+            found[attention] = train(
+                package, asked["task"], attention, asked["precision"], asked["fields"], Path(asked["data"])
+            )
         except Exception as failure:  # a compiler or driver raises errors of many classes
             lines = str(failure).splitlines() or [""]
             found[attention] = Steps(device="", reason=f"{type(failure).__name__}: {lines[0]}")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from seqarena.common.errors import printable
 from seqarena.scripts.packages import find_package
@@ -24,10 +24,19 @@ TASKS = {
 }
 """Task -> its package: one task of each, whose preset quick has generated or bundled data."""
 VARIANTS = ("softmax", "hnas", "x3")
+GRAPHS = ["--train.compile", "--train.cuda-graphs"]
 LOSS_TOLERANCE = 0.1
 """Largest difference of a loss from that of the first row of its variant, relative to the largest of these."""
 GPU_TOLERANCE = 1e-3
 """Largest difference of weights after resuming on a GPU, where sums may be taken in another order."""
+
+
+class Place(NamedTuple):
+    """A device, a precision, and whether the model is compiled and replayed as CUDA graphs."""
+
+    device: Literal["cpu", "cuda"]
+    precision: str
+    graphs: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +48,8 @@ class Training:
     attention: str
     device: Literal["cpu", "cuda"]
     precision: str
+    graphs: bool
+    """Whether the model is compiled and replayed as CUDA graphs."""
     status: Literal["usable", "absent", "broken"]
     """``absent``: the variant is not defined for the task."""
     reason: str
@@ -50,29 +61,33 @@ class Training:
 
 
 def check(task: str, variants: Sequence[str], data: Path, *, has_gpu: bool) -> list[Training]:
-    """Trains some steps of a task's preset quick in float32 and bfloat16; with a GPU, there and on the CPU."""
-    places: list[tuple[Literal["cpu", "cuda"], str]] = [("cpu", "float32")]
+    """Trains some steps of a task's preset quick in float32 and bfloat16; with a GPU, there and on the CPU.
+
+    On a GPU, also compiled, as CUDA graphs.
+    """
+    places = [Place("cpu", "float32", False)]
     if has_gpu:
-        places += [("cuda", "float32"), ("cuda", "bfloat16")]
+        places += [Place("cuda", "float32", False), Place("cuda", "bfloat16", False), Place("cuda", "bfloat16", True)]
     else:
-        places += [("cpu", "bfloat16")]
+        places += [Place("cpu", "bfloat16", False)]
     measured = []
-    for device, precision in places:
-        print(f"{task}, {device}, {precision} ...", file=sys.stderr)
-        measured.append(_measured(task, variants, data, device, precision))
+    for place in places:
+        print(f"{task}, {place.device}, {place.precision}{', graphs' if place.graphs else ''} ...", file=sys.stderr)
+        measured.append(_measured(task, variants, data, place))
     return [
-        _judged(task, name, device, precision, steps[name], measured[0][name])
+        _judged(task, name, place, steps[name], measured[0][name])
         for name in variants
-        for (device, precision), steps in zip(places, measured, strict=True)
+        for place, steps in zip(places, measured, strict=True)
     ]
 
 
-def _measured(task: str, variants: Sequence[str], data: Path, device: str, precision: str) -> dict[str, dict[str, Any]]:
+def _measured(task: str, variants: Sequence[str], data: Path, place: Place) -> dict[str, dict[str, Any]]:
     """Returns the ``Steps`` of each variant, from a process of its own."""
     asked = {
-        "package": TASKS[task], "task": task, "attention": list(variants), "precision": precision, "data": str(data)
+        "package": TASKS[task], "task": task, "attention": list(variants), "precision": place.precision,
+        "fields": GRAPHS if place.graphs else [], "data": str(data),
     }  # fmt: skip
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if place.device == "cpu" else {}
     ended = subprocess.run(
         [sys.executable, "-m", "seqarena.scripts.selftest.steps"],
         input=json.dumps(asked) + "\n", capture_output=True, text=True, env=os.environ | hidden, check=False,
@@ -88,8 +103,7 @@ def _measured(task: str, variants: Sequence[str], data: Path, device: str, preci
 def _judged(
     task: str,
     attention: str,
-    device: Literal["cpu", "cuda"],
-    precision: str,
+    place: Place,
     steps: Mapping[str, Any],
     exact: Mapping[str, Any],
 ) -> Training:
@@ -98,7 +112,7 @@ def _judged(
         largest = max(exact["losses"], default=1.0)
         pairs = zip(steps["losses"], exact["losses"], strict=False)
         difference = max((abs(one - other) / largest for one, other in pairs), default=None)
-        allowed = GPU_TOLERANCE if device == "cuda" else 0.0
+        allowed = GPU_TOLERANCE if place.device == "cuda" else 0.0
         if steps["difference"] > allowed:
             reason = f"weights differ by {steps['difference']:.0e} after an interruption"
         elif difference is not None and difference > LOSS_TOLERANCE:
@@ -107,8 +121,9 @@ def _judged(
         package=find_package(TASKS[task]).name,
         task=task,
         attention=attention,
-        device=device,
-        precision=precision,
+        device=place.device,
+        precision=place.precision,
+        graphs=place.graphs,
         status="absent" if steps["absent"] else "broken" if reason else "usable",
         reason=reason,
         loss_difference=difference,
@@ -120,7 +135,8 @@ def table(found: Sequence[Training]) -> str:
     """Returns the table of the trainings."""
     rows = []
     for each in found:
-        row = [each.task, each.attention, each.device, each.precision, each.status.replace("broken", "✕ broken")]
+        precision = each.precision + (", graphs" if each.graphs else "")
+        row = [each.task, each.attention, each.device, precision, each.status.replace("broken", "✕ broken")]
         if each.status == "usable":
             is_first = (each.device, each.precision) == ("cpu", "float32")
             difference = each.steps["difference"]
@@ -141,7 +157,8 @@ def table(found: Sequence[Training]) -> str:
         f"resumed: weights of a training that was interrupted after {STOP - 1} steps and resumed, beside those of one "
         f"without a pause; allowed: the same bits on the CPU, {GPU_TOLERANCE:g} on a GPU",
         *(f"{name} absent: {reason}" for name, reason in reasons.items()),
-        *(f"{each.task} {each.attention} in {each.precision} on {each.device}: {each.reason}"
+        *(f"{each.task} {each.attention} in {each.precision}{', graphs,' if each.graphs else ''} on {each.device}: "
+          f"{each.reason}"
           for each in found if each.status == "broken"),
     ]  # fmt: skip
     return render("short trainings", headings, rows, notes, "terminal")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.roles import CONFIG_VERSION
@@ -357,9 +357,14 @@ def test_a_baseline_is_one_of_the_rows(
     assert "vs softmax" in capsys.readouterr().out
 
 
-def test_scores_of_other_examples_are_refused(results: list[Result]) -> None:
-    with pytest.raises(BadDataError, match="scores of 199 and 200 test examples"):
-        tables([*results[:3], replace(results[3], example_scores=[1.0] * 199)], [], "softmax")
+@pytest.mark.parametrize("changed", [3, 4])
+def test_rows_with_scores_of_other_examples_are_not_compared(changed: int, results: list[Result]) -> None:
+    edited = [*results]
+    edited[changed] = replace(results[changed], example_scores=[1.0] * 199)
+    (table,) = tables(edited[: changed + 1], [], "softmax")
+    (row,) = (row for row in table.rows if row.name == edited[changed].row[0][1])
+    assert row.comparison is None
+    assert row.not_compared == f"it was tested on {'199' if changed == 3 else '199 and 200'} examples, softmax on 200"
 
 
 def test_a_row_in_brackets_is_no_argument_of_latex() -> None:

@@ -118,7 +118,8 @@ def test_rows_that_were_tested_on_other_numbers_of_examples_are_not_compared() -
     fewer = [replace(each, example_scores=each.example_scores[:-1]) for each in generation(0, 2, SOURCES, "x3")]
     table = compared([*generation(0, 1, SOURCES, "softmax"), *fewer])
     count = len(fewer[0].example_scores)
-    assert table.remarks == [f"x3: not compared: no softmax was tested on {count:,} examples"]
+    reason = f"it was tested on {count:,} examples, softmax on {count + 1:,}"
+    assert table.remarks == [f"x3: not compared: {reason}"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_a_training_that_is_interrupted_ends_with_the_same_bits(tmp_path: Path) -> None:
-    found = steps.train(find_package("lra"), "listops", "hnas", "float32", tmp_path)
+    found = steps.train(find_package("lra"), "listops", "hnas", "float32", [], tmp_path)
     assert len(found.losses) == steps.STEPS
     assert found.difference == 0
     assert 0 <= found.validation["accuracy"] <= 1
@@ -39,12 +39,12 @@ def test_a_checkpoint_that_is_not_restored_is_noticed(tmp_path: Path, monkeypatc
         self.model.load_state_dict(state["model"])  # and not the optimiser's
 
     monkeypatch.setattr(Stepper, "load_state_dict", forgets)
-    found = steps.train(find_package("lra"), "listops", "softmax", "float32", tmp_path)
+    found = steps.train(find_package("lra"), "listops", "softmax", "float32", [], tmp_path)
     assert found.difference > 0
 
 
 def test_a_variant_without_the_order_is_absent(tmp_path: Path) -> None:
-    found = steps.train(find_package("pretraining"), "wikitext2", "linformer", "float32", tmp_path)
+    found = steps.train(find_package("pretraining"), "wikitext2", "linformer", "float32", [], tmp_path)
     assert found.absent
     assert "not defined for order 'causal'" in found.reason
 
@@ -56,9 +56,15 @@ def test_a_precision_that_this_machine_lacks_is_absent(tmp_path: Path, monkeypat
         raise RuntimeError("could not create a primitive descriptor")
 
     monkeypatch.setattr("torch.nn.LSTM.forward", without)
-    found = steps.train(find_package("vqa"), "scenes", "softmax", "float32", tmp_path)
+    found = steps.train(find_package("vqa"), "scenes", "softmax", "float32", [], tmp_path)
     assert found.absent
     assert "has no recurrent layers in this precision" in found.reason
+
+
+@pytest.mark.usefixtures("short")
+def test_graphs_without_a_gpu_are_absent(tmp_path: Path) -> None:
+    found = steps.train(find_package("lra"), "listops", "softmax", "float32", training.GRAPHS, tmp_path)
+    assert (found.absent, found.reason) == (True, "train.cuda_graphs: expected a GPU")
 
 
 def test_every_package_is_trained() -> None:
@@ -85,13 +91,14 @@ def test_what_is_broken_is_named(
     device: str, change: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    def measured(task: str, variants: Any, data: Path, place: str, precision: str) -> dict[str, Any]:
-        is_changed = (place, precision) == (device, "bfloat16")
+    def measured(task: str, variants: Any, data: Path, place: training.Place) -> dict[str, Any]:
+        is_changed = place == (device, "bfloat16", device == "cuda")
         return {name: GOOD | (change if is_changed else {}) for name in variants}
 
     monkeypatch.setattr(training, "_measured", measured)
     found = training.check("listops", ["softmax"], tmp_path, has_gpu=device == "cuda")
-    assert [each.device for each in found] == (["cpu", "cuda", "cuda"] if device == "cuda" else ["cpu", "cpu"])
+    assert [each.device for each in found] == (["cpu", *["cuda"] * 3] if device == "cuda" else ["cpu", "cpu"])
+    assert [each.graphs for each in found] == [False] * (len(found) - 1) + [device == "cuda"]
     assert [each.status for each in found[:-1]] == ["usable"] * (len(found) - 1)
     assert (found[-1].status, found[-1].reason) == ("broken" if reason else "usable", reason)
     shown = training.table(found)
