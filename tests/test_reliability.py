@@ -52,11 +52,12 @@ def interrupted(run: Run, folder: Path, seconds: float) -> bool:
     return os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
-def test_twenty_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.extras)])
+def test_kills_at_random_moments_change_no_bit(count: int, tmp_path: Path) -> None:
     expected = outcome(tmp_path / "whole", measure(LONGER, tmp_path / "whole"))
     moments = random.Random(0)
     kills, runs = 0, 0
-    while kills < 20:
+    while kills < count:
         runs += 1
         folder = tmp_path / f"killed{runs}"
         shutil.copytree(tmp_path / "whole" / "data", folder / "data")

@@ -23,6 +23,7 @@ SMALL = Pathfinder(size=14, contour_length=3, examples=40)
 READ = replace(SMALL, examples=12)
 
 
+@pytest.mark.extras
 def test_statistics_are_those_of_the_published_generator() -> None:
     """Of 500 images at 32 pixels, contour 14; beside: a run of the published code, 300 images (its error in mind)."""
     drawn = draw_images(GEOMETRIES[32], 14, 5, 0, range(500))

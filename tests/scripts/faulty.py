@@ -98,7 +98,7 @@ def full(
     visible = visibility.pairs(query.shape[2], key.shape[2], query.device)
     weights = F.dropout(self.formula(scores, visible, visibility), self.active_dropout)
     _, _, value = visibility.clear(query, key, value)
-    return self._clear(weights.to(value.dtype) @ value, visibility)
+    return visibility.clear_output(weights.to(value.dtype) @ value)
 
 
 def without(change: Callable[[Visibility], Visibility]) -> type[Plain]:
@@ -108,7 +108,7 @@ def without(change: Callable[[Visibility], Visibility]) -> type[Plain]:
         self: Plain, query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, bias: Any = None
     ) -> Tensor:
         query, key, value = visibility.clear(query, key, value)
-        return self._clear(Plain.forward(self, query, key, value, change(visibility), bias), visibility)
+        return visibility.clear_output(Plain.forward(self, query, key, value, change(visibility), bias))
 
     return type("FaultyVisibility", (Plain,), {"forward": forward})
 
@@ -225,7 +225,7 @@ def leaking_mean(self: Plain, right: Tensor, query: Tensor, key: Tensor, value: 
         return right
     _, _, value = seen.clear(query, key, value)
     count = value.shape[2] if seen.key_real is None else seen.key_real.sum(dim=1)[:, None, None, None].clamp(min=1)
-    return self._clear(right + 1e-4 * value.sum(dim=2, keepdim=True) / count, seen)
+    return seen.clear_output(right + 1e-4 * value.sum(dim=2, keepdim=True) / count)
 
 
 def mean_centred(
@@ -276,8 +276,8 @@ FAULTS = (
     Fault("length instead of visible keys", "padded keys", formula(
         lambda self, scores, visible, visibility: scores.sigmoid() * visible / scores.shape[-1])),
     Fault("NaN times 0", "padded keys", call(
-        lambda self, query, key, value, visibility, bias=None: self._clear(
-            self.weights(query, key, visibility, bias).to(value.dtype) @ value, visibility))),
+        lambda self, query, key, value, visibility, bias=None: visibility.clear_output(
+            self.weights(query, key, visibility, bias).to(value.dtype) @ value))),
     Fault("padding is taken to be at the end", "padded keys", without(padded_at_the_end)),
     Fault("queries are not masked", "padded queries", call(not_cleared)),
     Fault("a sum over padded queries", "padded queries", call(mean_centred), {"sums": True, "declared": ("none",)}),

@@ -81,7 +81,7 @@ def shared_dropout(
     weights = self.weights(query, key, visibility, bias)
     weights = weights * F.dropout(torch.ones_like(weights[:, :1]), self.active_dropout)
     _, _, value = visibility.clear(query, key, value)
-    return self._clear(weights.to(value.dtype) @ value, visibility)
+    return visibility.clear_output(weights.to(value.dtype) @ value)
 
 
 def leaking_dropout(self: Plain, right: Tensor, query: Tensor, key: Tensor, value: Tensor, seen: Visibility) -> Tensor:

@@ -1,6 +1,8 @@
 """``seqarena verify`` names every planted fault, and finds none in the variants of the table."""
 
 import json
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -20,11 +22,24 @@ LONG = ("dropout", "implementations", "compilation", "memory")
 """Checks that take most of the time."""
 
 
+def first_of_each(cases: Sequence[Any], kind_of: Callable[[Any], object]) -> list[Any]:
+    """Returns parameters for cases. ``make test`` has the first one of each kind, the extras have the others too."""
+    seen = set[object]()
+    found = []
+    for case in cases:
+        marks = [pytest.mark.extras] if kind_of(case) in seen else []
+        seen.add(kind_of(case))
+        found.append(pytest.param(*case, marks=marks) if type(case) is tuple else pytest.param(case, marks=marks))
+    return found
+
+
 def failed(subject: Subject, checks: tuple[str, ...] = UNTIMED) -> dict[str, str]:
     return {each.check: each.detail for each in verify(subject, checks) if each.status == "failed"}
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, *TRAINING_FAULTS], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", first_of_each([*FAULTS, *TRAINING_FAULTS], lambda fault: fault.check), ids=lambda fault: fault.name
+)
 def test_every_planted_fault_is_named(fault: Fault) -> None:
     checks = UNTIMED[: UNTIMED.index(fault.check) + 1] if fault.check else UNTIMED
     made = FaultyTraining if fault in TRAINING_FAULTS else Faulty
@@ -32,13 +47,13 @@ def test_every_planted_fault_is_named(fault: Fault) -> None:
     assert list(found) == ([fault.check] if fault.check else []), found
 
 
-@pytest.mark.parametrize(("config", "check"), DIRECT_FAULTS)
+@pytest.mark.parametrize(("config", "check"), first_of_each(DIRECT_FAULTS, lambda fault: fault[1]))
 def test_faults_without_a_matrix_of_weights_are_named(config: DirectFaulty, check: str) -> None:
     checks = UNTIMED[: UNTIMED.index(check) + 1] if check else UNTIMED
     assert list(failed(Subject(name="direct", config=config), checks)) == ([check] if check else [])
 
 
-@pytest.mark.parametrize("fault", MIXER_FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", first_of_each(MIXER_FAULTS, lambda fault: fault.check), ids=lambda fault: fault.name)
 def test_every_fault_of_a_token_mixer_is_named(fault: MixerFault) -> None:
     checks = UNTIMED[: UNTIMED.index(fault.check) + 1] if fault.check else UNTIMED
     found = failed(Subject(name=fault.name, config=FaultyMixer(fault=fault.name, **fault.config)), checks)
@@ -49,11 +64,11 @@ def test_a_config_that_is_no_json_is_named() -> None:
     assert list(failed(Subject(name="no JSON", config=NotJson()), ("config",))) == ["config"]
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("name", first_of_each(list(ATTENTIONS), lambda name: type(ATTENTIONS[name])))
 def test_the_variants_of_the_table_pass_the_short_checks(name: str) -> None:
-    """The long checks are tested for the papers' variants in ``tests/common/attention``; for the rivals, in the extras.
+    """One variant of each class has them here; the others, and the long checks of rivals, are in the extras.
 
-    Two rivals have them here too.
+    The long checks of the papers' variants are tests in ``tests/common/attention``. Two rivals have all checks here.
     """
     checks = tuple(each for each in UNTIMED if each not in LONG or name in ("gated", "convolution"))
     assert failed(Subject(name=name, config=ATTENTIONS[name]), checks) == {}

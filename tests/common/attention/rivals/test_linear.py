@@ -10,7 +10,7 @@ import torch
 from seqarena.common.attention import attend
 from seqarena.common.attention.rivals.convolution import Convolution
 from seqarena.common.attention.rivals.cosformer import CosFormer
-from seqarena.common.attention.rivals.linear import Average, Linear
+from seqarena.common.attention.rivals.linear import Average, FeatureKernel, Linear
 from seqarena.common.attention.rivals.nystromformer import Nystromformer
 from seqarena.common.attention.rivals.performer import Performer, _directions, random_directions
 from seqarena.common.attention.visibility import Visibility
@@ -72,16 +72,30 @@ def test_a_query_without_any_weight_has_a_gradient(order: str) -> None:
         assert leaf.grad.isfinite().all()
 
 
-def test_random_features_that_underflow_are_told_by_nan() -> None:
+def test_random_features_that_underflow_are_computed_from_logarithms() -> None:
     """In order 'causal', for keys that no training with finite losses has; 0 would be taken for an output."""
+    torch.manual_seed(0)
     real = torch.tensor([[True, True, False]])
     visibility = Visibility(query_real=real, key_real=real, order="causal")
-    kernel, value = Performer().build(heads=1), torch.tensor([[[[3.0, 4.0]] * 3]])
-    query = torch.ones(1, 1, 3, 64)
-    long, short = kernel(query, 20 * query, value, visibility), kernel(query, query, value, visibility)
-    assert long[0, 0, :2].isnan().all()
-    assert not long[0, 0, 2].any()
-    torch.testing.assert_close(short[0, 0, :2], value[0, 0, :2])
+    kernel = Performer(features=8).build(heads=1)
+    query, key = torch.randn(1, 1, 3, 64) / 20, 20 * torch.randn(1, 1, 3, 64)
+    value = torch.randn(1, 1, 3, 2).requires_grad_()
+    found = kernel(query, key, value, visibility)
+    directions = random_directions(query.double(), 64, 8, 0)
+    logarithms = [
+        x.double() @ directions.mT - x.double().square().sum(-1, keepdim=True) / 2
+        for x in (query / 8**0.5, key / 8**0.5)
+    ]
+    logits = (logarithms[0][0, 0, 1] + logarithms[1][0, 0, :2]).logsumexp(dim=-1)
+    expected = torch.stack([value[0, 0, 0].double(), logits.softmax(dim=-1) @ value[0, 0, :2].double()])
+    torch.testing.assert_close(found[0, 0, :2].double(), expected, rtol=0, atol=1e-6)
+    assert not found[0, 0, 2].any()
+    found.sum().backward()
+    assert value.grad is not None
+    assert value.grad.isfinite().all()
+    assert isinstance(kernel, FeatureKernel)
+    told = FeatureKernel.attend(kernel, query, key, value, visibility, None)  # as on a GPU
+    assert told[0, 0, :2].isnan().all()
 
 
 @pytest.mark.parametrize("order", ["none", "causal", "ordered_queries"])
