@@ -217,7 +217,7 @@ class Layer(nn.Module):
         super().__init__()
         self.attention = RelativeAttention(config, config.attention)
         self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
-        self.residual = config.norm.residual(config.dim, config.norm_eps, position)
+        self.residual = config.norm.build_residual(config.dim, config.norm_eps, position)
         self.initial_scale = config.norm.initial_scale(position)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -258,7 +258,7 @@ class TransformerXL(nn.Module):
         self.word = nn.Embedding(config.vocabulary, config.dim)
         positions = (LayerPosition(number=number, depth=config.layers) for number in range(config.layers))
         self.layers = nn.ModuleList(Layer(config, position) for position in positions)
-        self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
+        self.final_norm = config.norm.build_final_norm(config.dim, config.norm_eps)
         pairs = 1 if config.shared_biases else config.layers
         shape = pairs, config.heads, config.dim // config.heads
         self.content_bias, self.position_bias = (nn.Parameter(torch.empty(shape)) for _ in range(2))
@@ -336,18 +336,26 @@ def initialise(model: TransformerXL) -> None:
     """
     blocks = [module for module in model.modules() if isinstance(module, Residual)]
     norms = [*model.final_norm.modules(), *(module for block in blocks for module in block.modules())]
+    inside = set(norms)
     gains = {norm: norm.weight for norm in norms if isinstance(norm, nn.LayerNorm)}
     for module in model.modules():
         if isinstance(module, Residual):
             for name in ("attention_norm", "feed_forward_norm"):
                 gain = gains.pop(getattr(module, name, None), None)  # type: ignore[arg-type]
                 nn.init.normal_(model.word.weight.new_empty(model.config.dim) if gain is None else gain, 1.0, STD)
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=STD)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+        if module not in inside:
+            _initialise_matrix(module)
     for bias in (model.content_bias, model.position_bias, model.softmax.clusters):
         nn.init.normal_(bias, std=STD)
     for gain in gains.values():
         nn.init.normal_(gain, 1.0, STD)
+    for module in norms:
+        _initialise_matrix(module)
     scale_initial_weights(model)
+
+
+def _initialise_matrix(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=STD)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

@@ -69,6 +69,7 @@ class ViewFusion(nn.Module):
             self.query = nn.Linear(width, width)
             self.key = nn.ModuleList(nn.Linear(width, width) for _ in range(secondary))
             self.kernel = attention.build(config.heads)
+            self.kernel.crosses = True
             if config.alike is not None:
                 for each in (self.query, *self.key):
                     _init_as_identity(each, config.alike)

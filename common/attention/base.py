@@ -58,6 +58,8 @@ class Kernel(nn.Module, ABC):
     """Weights and gradients of a block; None if the variant has only the formula."""
     has_weights: bool = True
     """Whether there is a formula: ``weights``, ``weight_rows`` and ``chunked`` are defined."""
+    crosses: bool = False
+    """Whether it attends to another sequence than that of its queries, outside a ``MultiHeadAttention``."""
     heads: int | None = None
     """Number of heads that the kernel was built for; None if it computes any number of them."""
     checked_orders: frozenset[Order] = frozenset()

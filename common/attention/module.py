@@ -183,7 +183,12 @@ def _concatenated(tensors: Sequence[Tensor]) -> Tensor:
     whole, lengths = None if torch.compiler.is_compiling() else tensors[0]._base, [len(each) for each in tensors]
     if whole is not None and whole.shape == (sum(lengths), *tensors[0].shape[1:]):
         starts = [whole[start:].storage_offset() for start in itertools.accumulate(lengths[:-1], initial=0)]
-        are_rows = all(each._base is whole and each.stride() == whole.stride() for each in tensors)
+        are_rows = all(
+            each._base is whole
+            and each.stride() == whole.stride()
+            and (each.requires_grad, each.is_leaf) == (whole.requires_grad, not whole.requires_grad)
+            for each in tensors
+        )
         if are_rows and [each.storage_offset() for each in tensors] == starts:
             return whole
     return torch.cat(list(tensors))

@@ -45,7 +45,7 @@ BY_HEADS, BY_TOKENS = (0, 1, 2, 3), (0, 2, 1, 3)
 class ClearPadding(torch.autograd.Function):
     """Sets padding to 0 by a product of the bits, read as integers, with 0 or 1.
 
-    Ten times as fast as ``masked_fill`` on a CPU, and unlike a product of floats it also clears NaN.
+    Several times as fast as ``masked_fill`` on a CPU, and unlike a product of floats it also clears NaN.
     """
 
     @staticmethod
@@ -54,8 +54,8 @@ class ClearPadding(torch.autograd.Function):
 
         The result has the given layout, or the tensor's own if it is None.
         """
-        # Tensors of inference mode cannot be saved.
-        is_saved = torch.compiler.is_compiling() or not real.is_inference()
+        # Tensors of inference mode cannot be saved, and on a CPU numpy may change the mask before the backward pass.
+        is_saved = torch.compiler.is_compiling() or not (real.is_inference() or real.device.type == "cpu")
         ctx.save_for_backward(real if is_saved else real.clone())
         ctx.layout = None if layout is None else layout_of(tensor)
         bits = tensor.view(BITS[tensor.element_size()])
@@ -112,7 +112,11 @@ class Visibility:
     )
     """Masks of ``share`` by name, each with the version of the tensor that it was made from."""
     _clear: list[tuple[weakref.ref[Tensor], int]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """Latest tensors of ``clear_together``, each with its version."""
+    """Latest tensors of ``clear_together``, each with its version and that of the mask together."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the fields without tensors that were made from them."""
+        return self.__dict__ | {"_shared": {}, "_clear": []}
 
     def share(self, name: tuple[object, ...], real: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """Returns a mask that ``make`` makes from ``real``, once for all layers that share this visibility.
@@ -226,11 +230,13 @@ class Visibility:
         padding, with two masks, and in compiled code they are views that are not cleared.
         """
         real = self.key_real
-        if real is None or real is not self.query_real or needs_formula() or torch.compiler.is_compiling():
+        is_mask = real is not None and real is self.query_real and real.dtype is torch.bool
+        has_versions = not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or parts.is_inference())
+        if real is None or not is_mask or real.shape != parts.shape[:2] or needs_formula() or not has_versions:
             return tuple(each.transpose(1, 2) for each in parts.unbind(dim=2))
         joint: Tensor = ClearPadding.apply(parts.permute(2, 0, 3, 1, 4), real, (0, 1, 2, 3, 4))  # type: ignore[no-untyped-call]
         cleared = joint.unbind()
-        self._clear[:] = [(weakref.ref(each), each._version) for each in cleared]
+        self._clear[:] = [(weakref.ref(each), each._version + real._version) for each in cleared]
         return cleared
 
     def clear_output(self, tensor: Tensor) -> Tensor:
@@ -246,10 +252,10 @@ class Visibility:
         It has the given layout if that is ``BY_HEADS``, or if it costs no copy.
         """
         contiguous = layout == BY_HEADS
-        if any(each() is tensor and version == tensor._version for each, version in self._clear):
-            return tensor
         if real is None:
             return tensor.contiguous() if contiguous else tensor
+        if self._is_clear(tensor, real):
+            return tensor
         if needs_formula():
             masked = tensor.masked_fill(~real[:, None, :, None], 0.0)
             return masked.contiguous() if contiguous else masked
@@ -257,6 +263,12 @@ class Visibility:
         written = None if torch.compiler.is_compiling() else layout
         cleared: Tensor = ClearPadding.apply(tensor, real, written)  # type: ignore[no-untyped-call]
         return cleared.contiguous() if contiguous else cleared
+
+    def _is_clear(self, tensor: Tensor, real: Tensor) -> bool:
+        """Returns whether a tensor is one of ``clear_together``, and neither it nor the mask was changed since."""
+        if torch.compiler.is_compiling() or not self._clear:
+            return False
+        return any(each() is tensor and version == tensor._version + real._version for each, version in self._clear)
 
     def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:
         """Returns the number of keys visible to each query; 0 for padded queries."""

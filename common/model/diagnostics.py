@@ -5,6 +5,7 @@ real. Attention is that of one kernel call, whose weights are computed for some 
 (``Kernel.weight_rows``).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention.base import Kernel
-from seqarena.common.attention.mixer import TokenMixer, kernels_with_weights
+from seqarena.common.attention.mixer import kernels_with_weights
 from seqarena.common.attention.module import MultiHeadAttention
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.norms.base import Residual
@@ -47,7 +48,7 @@ def token_diversity(tokens: Hidden, real: Mask | None = None) -> Tensor:
 def mean_cosine(tokens: Hidden, real: Mask | None = None) -> Tensor:
     """Returns the mean cosine between two different real tokens of each example (1 if there is only one); B."""
     tokens, count = _masked(tokens, real)
-    directions = nn.functional.normalize(tokens, dim=2)
+    directions = nn.functional.normalize(tokens, dim=2, eps=torch.finfo(tokens.dtype).tiny)
     total = directions.sum(dim=1).square().sum(dim=1) - directions.square().sum(dim=(1, 2))
     return torch.where(count > 1, total / (count * (count - 1)).clamp(min=1), torch.ones_like(total))
 
@@ -58,8 +59,8 @@ def escalation_rate(before: Hidden, after: Hidden, real: Mask | None = None) -> 
 
 
 def _masked(tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns tokens in at least float32 with padding set to 0, and the number of real ones."""
-    tokens = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
+    """Returns tokens in float64, whose squares do not overflow, with padding set to 0, and the number of real ones."""
+    tokens = tokens.double()
     if real is None:
         return tokens, tokens.new_full((len(tokens),), tokens.shape[1])
     return tokens.masked_fill(~real[..., None], 0.0), real.sum(dim=1).to(tokens.dtype)
@@ -102,13 +103,12 @@ def attention_size(
     Memory is linear in N, except for formulas that need all queries at once.
     """
     batch, heads, keys = query.shape[0], query.shape[1], key.shape[2]
-    wide = torch.promote_types(query.dtype, torch.float32)
-    squared, slope = (query.new_zeros(batch * heads, dtype=wide) for _ in range(2))
-    mass = query.new_zeros(batch * heads, keys, dtype=wide)
+    squared, slope = (query.new_zeros(batch * heads, dtype=torch.float64) for _ in range(2))
+    mass = query.new_zeros(batch * heads, keys, dtype=torch.float64)
     is_defined = True
     with torch.autocast(query.device.type, enabled=False):
         for rows in kernel.weight_rows(query, key, visibility, bias):
-            squared[rows.heads] += rows.weights.square().sum(dim=(1, 2))
+            squared[rows.heads] += rows.weights.double().square().sum(dim=(1, 2))
             mass[rows.heads, rows.keys] += rows.weights.sum(dim=1)
             is_defined = rows.slope is not None
             slope[rows.heads] += 0.0 if rows.slope is None else rows.slope
@@ -148,13 +148,12 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> Diagnostics:
     without padding of at most ``SPECTRUM_LENGTH`` tokens; ``attention_jacobian_norm`` a rule that defines it.
     """
     found: Diagnostics = {}
-    self_attention: set[nn.Module] = {model}
-    for mixer in (module for module in model.modules() if isinstance(module, TokenMixer)):
-        self_attention.update(mixer.modules())
+    self_attention = {part for part in model.modules() if isinstance(part, Kernel) and not part.crosses}
 
     def note(name: str, values: Tensor | None, reduce: Callable[[Tensor], Tensor] = torch.mean) -> None:
-        defined = None if values is None else values[values.isfinite()]
-        found.setdefault(name, []).append(None if defined is None or not len(defined) else float(reduce(defined)))
+        defined = None if values is None else values[~values.isnan()]
+        number = math.nan if defined is None or not len(defined) else float(reduce(defined))
+        found.setdefault(name, []).append(number if math.isfinite(number) else None)  # a part may have overflowed
 
     def before_attention(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         assert isinstance(module, MultiHeadAttention)

@@ -195,8 +195,7 @@ class Layer(nn.Module):
             query_key_norm=config.query_key_norm,
         )
         self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
-        with torch.random.fork_rng(devices=[]):  # a norm that draws numbers leaves the other weights as they are
-            self.residual = config.norm.residual(config.dim, config.norm_eps, position)
+        self.residual = config.norm.build_residual(config.dim, config.norm_eps, position)
         self.initial_scale = config.norm.initial_scale(position)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -224,8 +223,7 @@ class Encoder(nn.Module):
         )
         self.layers = nn.ModuleList(Layer(config, position) for position in positions)
         self.repeats = config.layers // config.distinct_layers
-        with torch.random.fork_rng(devices=[]):
-            self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
+        self.final_norm = config.norm.build_final_norm(config.dim, config.norm_eps)
         scale_initial_weights(self)
 
     def forward(self, hidden: Hidden, visibility: Visibility) -> Hidden:
@@ -248,7 +246,7 @@ class DecoderLayer(nn.Module):
             kernel_attention(each, _shape(config, position.number, each)) for each in (attention, cross)
         )
         self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
-        self.residual = config.norm.causal().residual(config.dim, config.norm_eps, position)
+        self.residual = config.norm.causal().build_residual(config.dim, config.norm_eps, position)
         self.initial_scale = config.norm.initial_scale(position)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -319,8 +317,7 @@ class Decoder(nn.Module):
             LayerPosition(number=number, depth=layers, encoder_depth=config.layers) for number in range(layers)
         )
         self.layers = nn.ModuleList(DecoderLayer(config, position, attention, cross) for position in positions)
-        with torch.random.fork_rng(devices=[]):
-            self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
+        self.final_norm = config.norm.build_final_norm(config.dim, config.norm_eps)
         scale_initial_weights(self)
 
     def forward(self, hidden: Hidden, visibility: Visibility, context: Context, real: KeyMask) -> Hidden:

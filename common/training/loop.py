@@ -267,7 +267,7 @@ def _begin_segment(progress: Progress, accelerator: Accelerator, log: Log) -> No
 
 
 def _record(progress: Progress, logged: Progress, losses: float, norm: float, lr: float, log: Log) -> None:
-    """Logs training metrics averaged since the last record."""
+    """Logs mean loss and speed since the last record, and the last step's gradient norm and rate."""
     speed = (progress.tokens - logged.tokens) / (progress.training_seconds - logged.training_seconds)
     mean = losses / (progress.step - progress.logged_step)
     log.train(progress.step, {"loss": mean, "gradient_norm": norm, "lr": lr, "tokens_per_second": speed})
@@ -311,7 +311,7 @@ def first_examples(batches: Batches, step: int) -> Batch:
 
 
 def _require_finite(model: nn.Module, values: list[list[float]], progress: Progress) -> None:
-    """Raises a ``DivergedError`` if a loss or gradient norm is not finite. The last of ``values`` is this step's."""
+    """Raises a ``DivergedError`` if a loss or gradient norm is not finite; the last of ``values`` is this step's."""
     finite = [math.isfinite(loss) and math.isfinite(norm) for loss, norm in values]
     if all(finite):
         return
@@ -321,12 +321,13 @@ def _require_finite(model: nn.Module, values: list[list[float]], progress: Progr
     whole = {name: size for name, size in sizes.items() if math.isfinite(size)}
     largest = max(whole, key=whole.__getitem__, default=None)
     where = f"largest finite gradient {whole[largest]:.3g} in {largest}" if largest else "no gradient is finite"
+    loss = values[finite.index(False)][0]
+    overflow = "their norm overflows; " if len(whole) == len(sizes) > 0 and math.isfinite(loss) else ""
     raise DivergedError(
         first,
-        f"loss {values[finite.index(False)][0]:.4g} at step {first:,}; "
-        f"{len(sizes) - len(whole)} of {len(sizes)} gradients are not finite; {where}",
-        progress,
-    )
+        f"loss {loss:.4g} at step {first:,}; {len(sizes) - len(whole)} of {len(sizes)} gradients are not finite; "
+        f"{overflow}{where}", progress,
+    )  # fmt: skip
 
 
 def require_finite_metrics(

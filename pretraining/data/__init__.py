@@ -119,7 +119,7 @@ class MaskedText:
         _require_room(made.tokenizer, room)
         if self.strict and made.manifest["replaced"]:
             raise BadDataError(
-                f"{self._source}: {made.manifest['replaced']:,} invalid bytes of UTF-8 were replaced when it was "
+                f"{self._source}: {made.manifest['replaced']:,} invalid sequences of UTF-8 were replaced when it was "
                 "prepared, and --data.strict rejects them; correct the text, or omit --data.strict"
             )
         say(f"mlm: {summary(made)}")
@@ -169,7 +169,7 @@ class MaskedText:
         rate = characters / 1e6 / seconds / workers
         say(f"mlm: {rate:.2f} M characters per second and core, {workers} cores, process start included")
         if text.replaced:
-            say(f"mlm: {text.replaced:,} invalid bytes of UTF-8 were replaced (--data.strict rejects them)")
+            say(f"mlm: {text.replaced:,} invalid sequences of UTF-8 were replaced (--data.strict rejects them)")
 
     def _documents(self, text: Text) -> Iterator[str]:
         if self.hub is not None:

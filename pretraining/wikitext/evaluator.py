@@ -92,12 +92,12 @@ def metrics_of(losses: Losses, text: EncodedText, split: str) -> Evaluation:
     return Evaluation(metrics=metrics, examples=examples)
 
 
-def loss_by_cluster(losses: Losses, targets: TokenArray, cutoffs: Sequence[int]) -> list[tuple[float, float]]:
-    """Returns (fraction of tokens, mean loss) below the first cutoff and of each further cluster."""
+def loss_by_cluster(losses: Losses, targets: TokenArray, cutoffs: Sequence[int]) -> list[tuple[float, float | None]]:
+    """Returns (fraction of tokens, mean loss) below the first cutoff and of each further cluster; None if empty."""
     clusters = np.searchsorted(cutoffs, targets, side="right")
     count = np.bincount(clusters, minlength=len(cutoffs) + 1)
     total = np.bincount(clusters, weights=losses, minlength=len(cutoffs) + 1)
-    return [(each / len(losses), nats / each if each else math.nan) for each, nats in zip(count, total, strict=True)]
+    return [(each / len(losses), nats / each if each else None) for each, nats in zip(count, total, strict=True)]
 
 
 def perplexity(loss: float) -> float:

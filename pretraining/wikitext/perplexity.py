@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
         )
         ends = [*map("{:,}".format, its.model.cutoffs), f"{its.model.vocabulary:,}"]
         by_cluster = [
-            f"below {end}: {loss:.3f} ({share:.1%})"
+            f"below {end}: {'no token' if loss is None else f'{loss:.3f} ({share:.1%})'}"
             for end, (share, loss) in zip(ends, values["clusters"], strict=True)
         ]
         print(f"    nats per token by token index: {', '.join(by_cluster)}")

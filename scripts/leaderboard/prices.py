@@ -54,6 +54,12 @@ def add_prices(
         elif measured:
             outdated.append(row.name)
     notes = [conditions(each) for each in used.values()]
+    others = defaultdict[str, list[str]](list)
+    for row in rows:
+        against = _baseline(without_version(row.parts), baseline)
+        if row.price is not None and against != (("attention", baseline),):
+            others[row_name(against)].append(row.name)
+    notes += [f"price of {', '.join(names)}: divided by that of {against}" for against, names in others.items()]
     if outdated:
         notes.append(
             f"no price of {', '.join(outdated)}: measured with other sources or settings than these results; seqarena "

@@ -1,7 +1,7 @@
 """Charts of training: learning curves, bounded parameters, diagnostics by layer, key masses, heat maps."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,14 +101,14 @@ def layered(view: View, panel: str, title: str) -> Chart | None:
     """Returns the last values of a diagnostic by layer, with a line per row: the mean over its seeds."""
     data: list[dict[str, Any]] = []
     for name, runs in view.runs.items():
-        ends = [[line[-1][1] for line in run.curves[panel].values()] for run in runs if panel in run.curves]
-        ends = [each for each in ends if len(each) == len(ends[0])]
+        ends = [_last_values(run.curves[panel]) for run in runs if panel in run.curves]
+        layers = sorted({layer for each in ends for layer in each})
         if ends:
-            values = np.mean(ends, axis=0).tolist()
+            values = [float(np.mean([each[layer] for each in ends if layer in each])) for layer in layers]
             data.append(
                 {
                     "type": "scatter", "mode": "lines+markers", "name": label(name),
-                    "legendgroup": row_group(name), "meta": {"row": name}, "x": list(range(1, len(values) + 1)),
+                    "legendgroup": row_group(name), "meta": {"row": name}, "x": layers,
                     "y": [rounded(each) for each in values],
                     "line": {"color": view.colours[name], "width": 1.6}, "marker": {"size": 5},
                     "hovertemplate": f"%{{y:.4g}} after layer %{{x}}, seeds: {len(ends)}",
@@ -118,10 +118,16 @@ def layered(view: View, panel: str, title: str) -> Chart | None:
         return None
     logarithmic = panel != "token similarity" and all(each and each > 0 for line in data for each in line["y"])
     layout = {
-        "xaxis": {"title": {"text": "layer"}, "dtick": max(1, math.ceil(max(len(line["x"]) for line in data) / 12))},
+        "xaxis": {"title": {"text": "layer"}, "dtick": max(1, math.ceil(max(line["x"][-1] for line in data) / 12))},
         "yaxis": {"title": {"text": panel}, "type": "log" if logarithmic else "linear", "exponentformat": "power"},
     }
     return Chart(title=sentence(title), data=data, layout=layout)
+
+
+def _last_values(lines: Mapping[str, Sequence[tuple[float, float]]]) -> dict[int, float]:
+    """Returns the values of a diagnostic at a run's last evaluation, by layer; without layers that have none there."""
+    last = max(points[-1][0] for points in lines.values())
+    return {int(name.removeprefix("layer ")): points[-1][1] for name, points in lines.items() if points[-1][0] == last}
 
 
 def masses(view: View) -> Iterator[Chart]:

@@ -246,8 +246,8 @@ def test_invalid_bytes_are_replaced_and_counted(
     path.write_bytes("\n\n".join(TEXTS).encode().replace(b"Ishmael", b"Ish\xffmael\xfe"))
     data = MaskedText(path=str(path), tokenizer=str(vocabulary))
     data.load(tmp_path)
-    assert "12 invalid bytes of UTF-8 were replaced" in capsys.readouterr().err
-    with pytest.raises(BadDataError, match="12 invalid bytes of UTF-8 were replaced when it was prepared"):
+    assert "12 invalid sequences of UTF-8 were replaced" in capsys.readouterr().err
+    with pytest.raises(BadDataError, match="12 invalid sequences of UTF-8 were replaced when it was prepared"):
         replace(data, strict=True).load(tmp_path)
 
 

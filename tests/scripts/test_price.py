@@ -120,6 +120,25 @@ def test_a_price_is_a_ratio_to_the_row_with_which_scores_are_compared() -> None:
     assert not any(row.price for row in alone.rows)  # softmax itself was not measured beside them
 
 
+def test_prices_by_the_baseline_of_another_norm_are_named() -> None:
+    norm = ("norm", "post")
+    some = (SOFTMAX, (*SOFTMAX, norm), (*DNAS, norm))
+    scores = [
+        replace(result(row[0][1], seed, 50 + seed, run=to_json(QUICK)), row=row) for row in some for seed in range(3)
+    ]
+    base = record().prices[0]
+    prices = [
+        replace(base, row=row, training_seconds=[time] * 3) for row, time in zip(some, (2.0, 3.0, 6.0), strict=True)
+    ]
+    table = only(tables(scores, [], "softmax", [record(prices=prices)]))
+    assert {row.name: row.price.time for row in table.rows if row.price} == {
+        "softmax": 1.0, "softmax, post": 1.5, "dnas, post": 2.0
+    }  # fmt: skip
+    assert [note for note in table.prices if "divided" in note] == [
+        "price of dnas, post: divided by that of softmax, post"
+    ]
+
+
 def test_a_price_counts_for_its_sources_and_data_only() -> None:
     sources = {"softmax": {"loop.py": "1"}, "dnas": {"loop.py": "1", "dnas.py": "1"}}
     scores = [

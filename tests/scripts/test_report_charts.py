@@ -19,6 +19,7 @@ from seqarena.scripts.report.page import charts_of
 from seqarena.scripts.report.prices import all_prices, prices
 from seqarena.scripts.report.scores import interval, scores
 from seqarena.scripts.report.speed import speed
+from seqarena.scripts.report.training import _last_values
 from tests.scripts.results import CORRECT, result, run
 from tests.scripts.test_report import write
 
@@ -156,6 +157,11 @@ def test_curves_layers_and_masses_are_what_the_runs_told(made: tuple[View, list[
     drawn = named(charts, "dnas, seed 0: trained attention")
     assert drawn.data[0]["z"] == [[1.5, 0.5], [-0.5, 1.5]]
     assert drawn.layout["coloraxis"]["cmid"] == 0
+
+
+def test_a_layer_without_a_number_is_not_drawn_and_the_others_keep_their_place() -> None:
+    lines = {"layer 2": [(20.0, 2.0), (40.0, 4.0)], "layer 1": [(20.0, 1.0)], "layer 3": [(40.0, 5.0)]}
+    assert _last_values(lines) == {2: 4.0, 3: 5.0}
 
 
 def test_a_loss_per_word_is_not_drawn_per_token(made: tuple[View, list[Chart]]) -> None:

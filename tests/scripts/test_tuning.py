@@ -247,8 +247,7 @@ def test_a_trial_of_another_run_is_refused_and_overwritten(tmp_path: Path, capsy
     """A trial is compared with its run, as a result is. --overwrite also deletes results of seeds without a trial."""
     words = arguments(tmp_path, "--tune-seeds", "0")
     assert run_command(dispatch, ["sweep", *words]) == 0
-    trials = sorted((tmp_path / "runs").rglob(TRIAL))
-    one, two = (path for path in trials[:2])
+    one, two = (path for path in (tmp_path / "runs").rglob(TRIAL) if not path.with_name("result.json").exists())
     other = two.read_bytes()
     before = one.read_bytes()
     one.write_bytes(other)

@@ -1,5 +1,6 @@
 """BERT: embeddings, the shared encoder, pooler and pretraining heads, with any attention variant and norm."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -9,9 +10,9 @@ from torch.nn import functional as F
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.feed_forward import ACTIVATIONS
-from seqarena.common.model.norms.base import scale_initial_weights
+from seqarena.common.model.norms.base import Residual, scale_initial_weights
 from seqarena.common.model.norms.peri import PeriNorm
-from seqarena.common.model.transformer import Encoder, EncoderConfig
+from seqarena.common.model.transformer import Decoder, Encoder, EncoderConfig
 from seqarena.common.runs.roles import added
 from seqarena.common.shapes import Hidden, Places, Pooled, Scored, Table, Tokens, TwoWay
 
@@ -205,10 +206,23 @@ class BertForPretraining(nn.Module):
 
 @torch.no_grad()
 def initialise(module: nn.Module, std: float) -> None:
-    """Initialises matrices and embeddings as BERT does. Norms keep 1 and 0, bounded parameters their initial values."""
+    """Initialises matrices and embeddings as BERT does. Norms keep 1 and 0, bounded parameters their initial values.
+
+    Matrices inside norms are drawn apart, so that models of all norms share the initial values of all others.
+    """
+    inside = set[nn.Module]()
     for each in module.modules():
+        if isinstance(each, Residual | Encoder | Decoder):
+            inside.update((each if isinstance(each, Residual) else each.final_norm).modules())
+    _initialise_matrices([each for each in module.modules() if each not in inside], std)
+    with torch.random.fork_rng(devices=[]):
+        _initialise_matrices([each for each in module.modules() if each in inside], std)
+    scale_initial_weights(module)
+
+
+def _initialise_matrices(modules: Sequence[nn.Module], std: float) -> None:
+    for each in modules:
         if isinstance(each, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(each.weight, std=std, a=-2 * std, b=2 * std)
         if isinstance(each, nn.Linear) and each.bias is not None:
             each.bias.zero_()
-    scale_initial_weights(module)

@@ -78,6 +78,16 @@ class NormConfig(ABC):
         """Returns the same norm in a form that cannot access future tokens."""
         return self
 
+    def build_residual(self, dim: int, eps: float, position: LayerPosition) -> Residual:
+        """Returns ``residual``. If that draws random numbers, the other weights of a model remain as they are."""
+        with torch.random.fork_rng(devices=[]):
+            return self.residual(dim, eps, position)
+
+    def build_final_norm(self, dim: int, eps: float) -> nn.Module:
+        """Returns ``final_norm``, in the same way."""
+        with torch.random.fork_rng(devices=[]):
+            return self.final_norm(dim, eps)
+
     @abstractmethod
     def residual(self, dim: int, eps: float, position: LayerPosition) -> Residual:
         """Returns the residual block of the layer at ``position``."""

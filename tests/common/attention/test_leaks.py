@@ -1,6 +1,8 @@
 """Padding and the future: nothing of either may reach a real output, in any variant, in any order."""
 
+import copy
 import functools
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -156,6 +158,37 @@ def test_what_was_made_of_cleared_tensors_is_cleared_again() -> None:
     assert [each.flatten().tolist() for each in found] == [[2, 0], [1, 0], [2, 0]]
     other = Visibility(query_real=~real, key_real=~real)
     assert other.clear(query, key, value)[1].flatten().tolist() == [0, 0]
+
+
+def test_what_clears_together_is_copied_without_tensors_and_has_no_memory_in_inference() -> None:
+    real = torch.tensor([[True, False]])
+    visibility = Visibility(query_real=real, key_real=real)
+    parts = visibility.clear_together(torch.ones(1, 2, 3, 1, 1))
+    for other in (copy.deepcopy(visibility), pickle.loads(pickle.dumps(visibility))):
+        assert torch.equal(other.key_real, real)
+        assert (other._clear, other._shared) == ([], {})
+    real[0, 0] = False  # the tensors are those of another mask now
+    assert visibility.clear(*parts)[0].flatten().tolist() == [0, 0]
+    with torch.inference_mode():
+        parts = visibility.clear_together(torch.ones(1, 2, 3, 1, 1))
+        assert visibility.clear(*parts)[0].flatten().tolist() == [0, 0]
+
+
+def test_a_mask_of_another_length_is_left_to_the_check() -> None:
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    visibility = Visibility(query_real=mask, key_real=mask)
+    assert torch.cat(visibility.clear_together(torch.ones(1, 2, 3, 1, 1))).flatten().tolist() == [1] * 6
+
+
+def test_a_mask_that_numpy_changes_before_the_backward_pass() -> None:
+    numbers = np.array([[True, False]])
+    real = torch.from_numpy(numbers)
+    leaf = torch.ones(1, 1, 2, 1, requires_grad=True)
+    output = Visibility(query_real=real, key_real=real).clear_output(leaf)
+    numbers[:] = False
+    output.sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.flatten().tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("real", [(None, None), ([[True, True]], [[True, False]])])

@@ -84,6 +84,17 @@ def test_a_joint_product_gives_the_same_and_stops_what_is_no_number(
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
+def test_views_of_one_tensor_that_are_leaves_keep_their_gradients() -> None:
+    with torch.no_grad():
+        parts = list(torch.randn(6, 4).split(2))
+    layers = [nn.Linear(4, 2, bias=False) for _ in parts]
+    for layer, part in zip(layers, parts, strict=True):
+        layer.weight = nn.Parameter(part)
+        layer._parameters["weight"] = part.requires_grad_()  # type: ignore[assignment]
+    joint_linear(torch.randn(1, 3, 4), layers).sum().backward()
+    assert all(part.grad is not None for part in parts)
+
+
 def test_only_plain_layers_share_a_product() -> None:
     class Adapted(nn.Linear):
         """A layer whose call computes more than its weight."""

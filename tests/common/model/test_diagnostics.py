@@ -224,6 +224,24 @@ def test_only_whole_self_attention_has_a_spectral_gap(visibility: Visibility, ha
     assert not module._forward_pre_hooks
 
 
+@pytest.mark.parametrize("size", [1e-23, 1.0, 1e19, 1e30])
+def test_similarities_are_the_same_at_any_size(size: float) -> None:
+    tokens = torch.randn(2, 5, 8)
+    for measured in (mean_cosine, token_similarity, token_diversity):
+        torch.testing.assert_close(measured(size * tokens), measured(tokens), rtol=1e-5, atol=1e-7)
+
+
+def test_the_norm_of_one_large_head_is_in_the_mean() -> None:
+    kernel = ATTENTIONS["exp"].build(heads=2)
+    query, key = torch.ones(1, 2, 4, 4), torch.ones(1, 2, 4, 4)
+    query[:, 1] *= 22
+    found = diagnostics.diagnose(kernel, lambda: kernel(query, key, key, Visibility()))
+    expected = (
+        kernel.double().weights(query.double(), key.double(), Visibility()).square().sum(dim=(2, 3)).sqrt().mean()
+    )
+    assert found["attention_norm"] == pytest.approx([float(expected)], rel=1e-4)
+
+
 def test_a_layer_without_a_number_keeps_its_place() -> None:
     """The weights of the first layer do not sum to 1."""
     layers = nn.ModuleList([MultiHeadAttention(name, dim=4, heads=2) for name in ("sigmoid", "softmax")])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from seqarena.common.data.batches import Batch
 from seqarena.common.training import loop
@@ -14,6 +15,15 @@ from seqarena.common.training.checkpoint import load_state
 from seqarena.common.training.loop import DivergedError
 from seqarena.common.training.step import Stepper
 from tests.common.runs.toy import OPTIM, TRAIN, ToyBatches, toy_evaluate, toy_fit
+
+
+def test_a_norm_that_overflows_is_named() -> None:
+    """Of gradients that are all finite."""
+    model = nn.Linear(2, 2, bias=False)
+    model.weight.grad = torch.full((2, 2), 3e19)
+    message = r"loss 2 at step 4; 0 of 1 gradients are not finite; their norm overflows; largest finite gradient 3e\+19"
+    with pytest.raises(DivergedError, match=message):
+        loop._require_finite(model, [[2.0, math.inf]], loop.Progress(step=4))
 
 
 def test_divergence_names_step_and_gradient(tmp_path: Path) -> None:
