@@ -59,7 +59,7 @@ class Kernel(nn.Module, ABC):
     has_weights: bool = True
     """Whether there is a formula: ``weights``, ``weight_rows`` and ``chunked`` are defined."""
     crosses: bool = False
-    """Whether it attends to another sequence than that of its queries, outside a ``MultiHeadAttention``."""
+    """Whether a module other than ``MultiHeadAttention`` uses it as cross-attention, for diagnostics."""
     heads: int | None = None
     """Number of heads that the kernel was built for; None if it computes any number of them."""
     checked_orders: frozenset[Order] = frozenset()
@@ -212,6 +212,7 @@ class Kernel(nn.Module, ABC):
         return self._limit(implementation, inputs)
 
     def _limit(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns ``reason_against`` outside transforms and forward mode."""
         match implementation:
             case "blockwise":
                 return conditions.ABSENT if self.rule is None else conditions.blockwise(inputs, self.rule.rounds)

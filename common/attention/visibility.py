@@ -230,14 +230,20 @@ class Visibility:
         padding, with two masks, and in compiled code they are views that are not cleared.
         """
         real = self.key_real
-        is_mask = real is not None and real is self.query_real and real.dtype is torch.bool
-        has_versions = not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or parts.is_inference())
-        if real is None or not is_mask or real.shape != parts.shape[:2] or needs_formula() or not has_versions:
+        if real is None or not self._can_clear_together(parts, real):
             return tuple(each.transpose(1, 2) for each in parts.unbind(dim=2))
         joint: Tensor = ClearPadding.apply(parts.permute(2, 0, 3, 1, 4), real, (0, 1, 2, 3, 4))  # type: ignore[no-untyped-call]
         cleared = joint.unbind()
         self._clear[:] = [(weakref.ref(each), each._version + real._version) for each in cleared]
         return cleared
+
+    def _can_clear_together(self, parts: Tensor, real: Tensor) -> bool:
+        if torch.compiler.is_compiling() or needs_formula() or real is not self.query_real:
+            return False
+        if real.dtype is not torch.bool or real.shape != parts.shape[:2]:
+            return False  # ``check`` will refuse it
+        # Tensors of inference mode have no versions.
+        return not (torch.is_inference_mode_enabled() or parts.is_inference() or real.is_inference())
 
     def clear_output(self, tensor: Tensor) -> Tensor:
         """Returns an output (B H N width) with 0 at padded queries, also in its gradient: a NaN there does not spread.

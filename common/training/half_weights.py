@@ -15,21 +15,21 @@ from seqarena.common.model.norms.base import Residual
 
 
 @runtime_checkable
-class Repeating(Protocol):
+class RepeatsLayers(Protocol):
     """A stack that applies its layers ``repeats`` times, such as ALBERT's encoder."""
 
     repeats: int
 
 
 @runtime_checkable
-class Normed(Protocol):
+class HasFinalNorm(Protocol):
     """A stack with a norm after its last layer."""
 
     final_norm: nn.Module
 
 
 @runtime_checkable
-class Joint(Protocol):
+class HasJointLayers(Protocol):
     """A module that computes several layers by one product."""
 
     def joint_layers(self) -> tuple[nn.Linear, ...]:
@@ -65,7 +65,7 @@ def weight_groups(model: nn.Module) -> list[tuple[str, ...]]:
     groups: dict[str, tuple[str, ...]] = {name: (name,) for name in linear_weights(model)}
     paths = {module: path for path, module in model.named_modules()}
     for module in model.modules():
-        layers = module.joint_layers() if isinstance(module, Joint) else ()
+        layers = module.joint_layers() if isinstance(module, HasJointLayers) else ()
         for part in ("weight", "bias"):
             joint = tuple(f"{paths[layer]}.{part}" for layer in layers)
             if joint and all(name in groups for name in joint):
@@ -80,13 +80,13 @@ def linear_weights(model: nn.Module) -> list[str]:
     off; without layers that are applied several times, because the gradients of joint products (``joint_linear``) are
     then added in float32; and without weights that another module uses too, such as a table of tokens.
     """
-    norms = [module.final_norm for module in model.modules() if isinstance(module, Normed)]
+    norms = [module.final_norm for module in model.modules() if isinstance(module, HasFinalNorm)]
     own = {
         inside
         for module in [*model.modules(), *norms]
         if isinstance(module, (Kernel, TokenMixer, Residual))
         or module in norms
-        or (isinstance(module, Repeating) and module.repeats > 1)
+        or (isinstance(module, RepeatsLayers) and module.repeats > 1)
         for inside in module.modules()
     }
     uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())

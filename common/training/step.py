@@ -74,7 +74,7 @@ class Stepper:
         self.steps, self.seed, self.micro_batch_size = steps, seed, micro_batch_size
         self.cuda_graphs = cuda_graphs
         self.trained, self.optimizer = accelerator.prepare(
-            self._compiled(model) if compiled else model, build_optimizer(optim, model)
+            self._compile(model) if compiled else model, build_optimizer(optim, model)
         )
         # Several processes exchange a layer's gradients while those of earlier layers are computed; a compiled model
         # has few conversions.
@@ -149,8 +149,8 @@ class Stepper:
             module.clamp_()
         return loss, norm
 
-    def _compiled(self, model: nn.Module) -> nn.Module:
-        """Returns the compiled model. Operators with numbers of the host, such as dropout's seed, are in no graph."""
+    def _compile(self, model: nn.Module) -> nn.Module:
+        """Returns the compiled model."""
         compiled: Any = torch.compile(model, mode="reduce-overhead") if self.cuda_graphs else torch.compile(model)
         return compiled  # type: ignore[no-any-return]
 

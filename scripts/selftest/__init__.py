@@ -2,8 +2,8 @@
 
 Outputs and gradients of attention are compared in float32 and half precision, with padded keys and queries. The
 trainings are interrupted and resumed, and compared with bfloat16. On a GPU, both include the Triton kernels, which
-were written without one, and the trainings are compared with those on the CPU. Please report what is broken, with the
-file that this command writes.
+were written without one. The trainings there are compared with those on the CPU, also compiled and replayed as CUDA
+graphs. Please report what is broken, with the file that this command writes.
 """
 
 import dataclasses

@@ -150,7 +150,11 @@ def table(found: Sequence[Training]) -> str:
         rows.append(row + [""] * (10 - len(row)))
     headings = ["task", "variant", "device", "precision", "status", "loss", "difference", "resumed", "peak MiB",
                 "computed by"]  # fmt: skip
-    reasons = {f"{each.task} {each.attention}": each.reason.split(";")[0] for each in found if each.status == "absent"}
+    reasons = {
+        f"{each.task} {each.attention}{', graphs,' if each.graphs else ''}": each.reason.split(";")[0]
+        for each in found
+        if each.status == "absent"
+    }
     notes = [
         f"{STEPS} steps of each task's preset quick; loss: of the last step; difference: of the losses from those in "
         f"float32 on the CPU, relative to the largest; allowed: {LOSS_TOLERANCE:g}",

@@ -270,3 +270,10 @@ def test_a_tuning_in_another_order_of_fields_is_the_same_grid() -> None:
         [["optim.lr", "1e-3", "1e-1"]]
     )  # of equal scores, the first
     assert in_one_spelling(["none", "1.0"]) == in_one_spelling(["1", "None"]) == ["1", "none"]
+
+
+def test_a_grid_is_the_same_in_any_order_and_spelling_of_its_numbers() -> None:
+    for grid in (["0.003", "1e-3", "2"], ["2.0", "1.0e-3", "3E-3"]):
+        assert in_one_spelling(grid) == ["1e-3", "3e-3", "2"]
+    assert in_one_spelling(["7.5e-4", "5e-4"]) == ["5e-4", "7.5e-4"]  # as records on disk have them
+    assert in_one_spelling(["adamw", "Adam"]) == ["adam", "adamw"]

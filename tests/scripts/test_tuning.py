@@ -15,7 +15,7 @@ from seqarena.scripts.leaderboard.cells import cells, footnotes
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.seqarena import dispatch
-from seqarena.scripts.sweep.tuning import FOLDER, Grid, choose, grid_of, in_one_spelling, read_tuning
+from seqarena.scripts.sweep.tuning import FOLDER, Grid, choose, grid_of, read_tuning
 from tests.common.runs.test_cli import TINY
 from tests.lra.test_listops import SHORT, write_tsv
 from tests.scripts.results import result
@@ -85,13 +85,6 @@ def test_batch_sizes_that_cut_the_test_set_are_not_tuned(tmp_path: Path, capsys:
     assert run_command(dispatch, words) == 2
     assert "with legacy.drop_tail its values are scored on different numbers of examples" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_grid_is_the_same_in_any_order_and_spelling_of_its_numbers() -> None:
-    for grid in (["0.003", "1e-3", "2"], ["2.0", "1.0e-3", "3E-3"]):
-        assert in_one_spelling(grid) == ["1e-3", "3e-3", "2"]
-    assert in_one_spelling(["7.5e-4", "5e-4"]) == ["5e-4", "7.5e-4"]  # as records on disk have them
-    assert in_one_spelling(["adamw", "Adam"]) == ["adam", "adamw"]
 
 
 def arguments(folder: Path, *more: str) -> list[str]:

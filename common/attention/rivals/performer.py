@@ -1,16 +1,21 @@
 """Performer: the softmax kernel by positive orthogonal random features (Choromanski et al. 2020, arXiv 2009.14794)."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.rivals.linear import FeatureConfig, FeatureKernel
+from seqarena.common.attention.tiles import blocks
 from seqarena.common.attention.visibility import Visibility, needs_formula
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, Key, Output, Query, Value
+
+BLOCK = 16
+"""Queries per block where features underflow: each pair within a block takes memory for all features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +57,10 @@ class PerformerKernel(FeatureKernel):
         """Returns the output; see ``Performer`` for very long keys."""
         output = super().attend(query, key, value, visibility, bias)
         cannot_wait = output.is_cuda or torch.compiler.is_compiling() or needs_formula()
-        if cannot_wait or not bool((lost := output.isnan().any(dim=-1)).any()):
+        if cannot_wait or visibility.order != "causal" or not bool((is_lost := output.isnan()).any()):
             return output
         of_query, of_key, _ = self._logarithms(query, key, visibility)
-        seen = replace(visibility, query_real=None).pairs(query.shape[2], key.shape[2], query.device)
-        seen = seen.expand(*query.shape[:2], -1, -1)
-        for example, head, row in lost.nonzero().tolist():
-            logits = (of_query[example, head, row] + of_key[example, head]).logsumexp(dim=-1)
-            weights = logits.masked_fill(~seen[example, head, row], -torch.inf).softmax(dim=-1)
-            exact = weights @ value[example, head].to(weights.dtype)
-            where = tuple(torch.tensor(each) for each in (example, head, row))
-            output = output.index_put(where, exact)
-        return output
+        return torch.where(is_lost, _causal_from_logarithms(of_query, of_key, value, visibility), output)
 
     def feature_map(self, query: Query, key: Key, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Returns the features, divided by a factor that the normalisation of the weights cancels."""
@@ -91,6 +88,37 @@ class PerformerKernel(FeatureKernel):
         if visibility.key_real is not None:
             of_key = of_key.masked_fill(~visibility.key_real[:, None, :, None], torch.finfo(query.dtype).min / 4)
         return of_query, of_key, directions
+
+
+def _causal_from_logarithms(of_query: Tensor, of_key: Tensor, value: Tensor, visibility: Visibility) -> Output:
+    """Returns causal outputs (B H N E), given the logarithms of the features, B H N F and B H M F.
+
+    The sums over earlier keys are divided by the largest features so far. Those within a block are computed by pairs.
+    """
+    value = F.pad(value.to(of_key.dtype), (0, 1), value=1.0)  # the last column becomes the sum of the weights
+    lowest, tiny = torch.finfo(of_key.dtype).min / 4, torch.finfo(of_key.dtype).tiny
+    keys, found, done = of_key.shape[2], list[Tensor](), 0
+    real = of_key.new_ones(len(of_key), keys) if visibility.key_real is None else visibility.key_real.to(of_key.dtype)
+    top = of_key.new_full((*of_key.shape[:2], 1, of_key.shape[3]), lowest)
+    sums = of_key.new_zeros(*of_key.shape[:2], of_key.shape[3], value.shape[3])
+    for rows in blocks(of_query.shape[2], BLOCK):
+        first, stop = visibility.memory + rows.start, visibility.memory + rows.stop
+        if first > done:
+            earlier, before = of_key[:, :, done:first], top
+            top = torch.maximum(before, earlier.detach().amax(dim=2, keepdim=True))
+            features = (earlier - top).exp() * real[:, None, done:first, None]
+            sums = sums * (before - top).exp().mT + features.mT @ value[:, :, done:first]
+            done = first
+        seen = of_key.new_ones(stop - first, stop - first).tril() * real[:, None, None, first:stop]
+        near = (of_query[:, :, rows, None] + of_key[:, :, None, first:stop]).logsumexp(dim=-1)  # B H R R
+        far = of_query[:, :, rows] + top
+        largest = torch.maximum(
+            far.amax(dim=-1, keepdim=True), near.masked_fill(seen == 0, lowest).amax(dim=-1, keepdim=True)
+        )
+        near = (near - largest.detach()).clamp(max=0.0).exp() * seen
+        total = (far - largest.detach()).exp() @ sums + near @ value[:, :, first:stop]
+        found.append(total[..., :-1] / total[..., -1:].clamp(min=tiny))
+    return torch.cat(found, dim=2)
 
 
 def directions_like(like: Tensor, width: int, count: int, seed: int) -> Tensor:

@@ -18,7 +18,7 @@ from tests.common.runs.toy import OPTIM, TRAIN, ToyBatches, toy_evaluate, toy_fi
 
 
 def test_a_norm_that_overflows_is_named() -> None:
-    """Of gradients that are all finite."""
+    """All gradients are finite, but the sum of their squares is not."""
     model = nn.Linear(2, 2, bias=False)
     model.weight.grad = torch.full((2, 2), 3e19)
     message = r"loss 2 at step 4; 0 of 1 gradients are not finite; their norm overflows; largest finite gradient 3e\+19"
