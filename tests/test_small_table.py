@@ -4,12 +4,15 @@ import platform
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from seqarena.common.errors import run_command
 from seqarena.common.runs.results import Result, read_results
+from seqarena.common.runs.roles import json_fields
+from seqarena.scripts.leaderboard.protocol import run_class
 from seqarena.scripts.seqarena import dispatch
 
 RESULTS = Path(__file__).parents[1] / "results" / "small"
@@ -40,5 +43,13 @@ def test_a_run_of_the_table_can_be_repeated(tmp_path: Path) -> None:
     words = [*shlex.split(measured.command)[1:], "--runs", str(tmp_path / "runs"), "--data-folder", str(tmp_path)]
     assert run_command(dispatch, words) == 0
     ((_, repeated),) = read_results(tmp_path / "runs")[0].items()
-    for name in ("score", "metrics", "example_scores", "validation", "chosen_step", "floors", "data_checksum", "run"):
+    for name in ("score", "metrics", "example_scores", "validation", "chosen_step", "floors", "data_checksum"):
         assert getattr(repeated, name) == getattr(measured, name), name
+    assert fields(repeated) == fields(measured)
+
+
+def fields(result: Result) -> dict[str, Any]:
+    """Returns the fields of a result's run, with defaults for those that were added after it."""
+    kind = run_class(result.package, result.task)
+    assert kind is not None
+    return {field.path: field.value for field in json_fields(kind, result.run, result.config_version)}
