@@ -1,4 +1,7 @@
-"""Draws the recorded curves of runs: loss, validation, bounded parameters, and diagnostics of each layer."""
+"""Draws the recorded curves of runs: loss, validation, bounded parameters, and diagnostics of each layer.
+
+The training loss is that of the step, with dropout, augmentation and label smoothing; the validation loss has none.
+"""
 
 import json
 import math

@@ -166,13 +166,14 @@ class Kernel(nn.Module, ABC):
     def weight_rows(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None
     ) -> Iterator[WeightRows]:
-        """Yields the weights before dropout, a block of queries at a time; by the formula if there is no rule."""
+        """Yields the weights before dropout, without gradients, a block of queries at a time; by the rule if any."""
         self.check(visibility, bias, query=query, key=key)
         query, key, _ = self.transform(query, key, key, visibility)
         if self.rule is not None:
             return rows_by_rule(self.rule, self.mixing_weight(), query, key, visibility, bias)
         return self._rows_by_formula(query, key, visibility, bias)
 
+    @torch.no_grad()
     def _rows_by_formula(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None
     ) -> Iterator[WeightRows]:

@@ -35,6 +35,7 @@ class WeightRows(NamedTuple):
     and for variants without a rule."""
 
 
+@torch.no_grad()
 def rows_by_rule(
     rule: Rule, mixing_weight: Tensor | None, query: Query, key: Key, visibility: Visibility, bias: Bias | None
 ) -> Iterator[WeightRows]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -95,7 +96,8 @@ def documents(path: Path, text: Text) -> Iterator[str]:
     if name.endswith(".parquet"):
         yield from _of_parquet(path, text)
         return
-    with damage(path, "text file", "fetch it again"), open_unpacked(path) as lines:
+    with damage(path, "text file", "fetch it again"), open_unpacked(path) as packed:
+        lines = (line.removeprefix(BOM_UTF8) if number == 0 else line for number, line in enumerate(packed))
         yield from (_of_jsonl if name.endswith(".jsonl") else _of_text)(lines, path, text)
 
 

@@ -36,6 +36,12 @@ def test_sources_are_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert list(documents(tmp_path / "b.txt", Text(strict=True))) == ["x"]
 
 
+@pytest.mark.parametrize(("name", "line"), [("a.txt", b"one\n"), ("a.jsonl", b'{"text": "one"}\n')])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str, line: bytes) -> None:
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + line)
+    assert list(documents(tmp_path / name, Text(strict=True))) == ["one"]
+
+
 def test_sources_behind_a_link_to_a_folder_are_read(tmp_path: Path) -> None:
     for name in ("text/b.txt", "more/c.txt", "more/inner/d.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
