@@ -326,6 +326,9 @@ FAULTS = (
         lambda self, right, query, key, *_: right + 0 * key if query.shape[2] != key.shape[2] else right)),
     Fault("batch normalisation", "batches and heads", output(
         lambda self, right, *_: right - 1e-3 * right.mean(dim=0, keepdim=True)), {"declared": ("none",)}),
+    Fault("a constant of each head, which is no fault", "", formula(
+        lambda self, scores, visible, visibility: softmax(
+            scores * torch.arange(1, self.heads + 1, dtype=scores.dtype)[:, None, None], visible))),
     Fault("heads are mixed", "batches and heads", output(
         lambda self, right, *_: right + 1e-3 * right.roll(1, dims=1))),
     Fault("noise", "repeated calls", output(
