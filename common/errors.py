@@ -166,6 +166,19 @@ def look_up(table: Mapping[str, Entry], name: str, kind: str, of: str = "") -> E
     return table[name]
 
 
+def require_distinct(ids: Sequence[Entry], what: str) -> set[Entry]:
+    """Returns ids as a set.
+
+    Raises:
+        WrongUseError: an id occurs twice.
+    """
+    known = set(ids)
+    if len(known) < len(ids):
+        twice = next(each for each in ids if ids.count(each) > 1)
+        raise WrongUseError(f"{what}: expected every id once, {printable(twice)} occurs twice")
+    return known
+
+
 @contextlib.contextmanager
 def interrupt_advice(advice: Callable[[], str]) -> Iterator[None]:
     """Adds advice to a ``KeyboardInterrupt``, which ``run_command`` prints."""

@@ -1,5 +1,6 @@
 """The config of a run on Long Range Arena."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from seqarena.common.errors import WrongUseError
@@ -32,6 +33,11 @@ class Run(BaseRun):
     """The classifier."""
     legacy: Legacy = field(default_factory=Legacy)
     """Quirks of the published code."""
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """Those of the data."""
+        return {f"data.{name}": setting for name, setting in self.data.without_effect.items()}
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""

@@ -1,6 +1,6 @@
 """The fields of a pretraining run."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from seqarena.common.errors import WrongUseError
@@ -45,6 +45,21 @@ class Run(BaseRun):
             )
         data = replace(self.data, tokenizer=tokenizer_unless_typed(self.data.tokenizer, typed))
         return replace(self, model=with_checkpoint(self.model, self.model.init, typed), data=data)
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """The settings of a trained vocabulary, of pairs, of a second length and of spans, where there are none."""
+        data, law = self.data, f"data.masking.law {self.data.masking.law}"
+        found = {} if data.tokenizer is None else {"data.kind": "data.tokenizer", "data.vocabulary": "data.tokenizer"}
+        if data.last_length is None:
+            found["data.last_share"] = "data.last_length none"
+        if data.building not in ("order", "next"):
+            found["data.short"] = f"data.building {data.building}"
+        if data.masking.law == "single":
+            found["data.masking.longest"] = law
+        if data.masking.law != "geometric":
+            found["data.masking.geometric"] = law
+        return found
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""

@@ -13,7 +13,6 @@ MLM = Task(
     version=1,
     metric="accuracy",
     higher_is_better=True,
-    chance=0.0,
     splits="documents split by a hash of their number: 90 / 5 / 5 %; the evaluation masks are the same for all runs",
     source="text of your own (--data.path) or of the hub (--data.hub, such as wikimedia/wikipedia:20231101.en)",
     revision="your copy; the checksum of its tokens identifies it",

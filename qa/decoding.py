@@ -9,6 +9,9 @@ import torch
 from seqarena.common.shapes import Mask, PerExample, PlacesOfRows, ScoresOfRows, TokenScores
 from seqarena.qa.data.windows import Windows
 
+PAIRS = 20
+"""Maximum number of pairs per window, as a multiple of the number of answers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spans:
@@ -21,10 +24,11 @@ class Spans:
 
 
 def best_spans(start: TokenScores, end: TokenScores, opens: Mask, context: Mask, *, n_best: int, longest: int) -> Spans:
-    """Returns the spans with the largest sums of start score and end score (both B T), as Google's code chooses.
+    """Returns the spans by their sums of start score and end score (both B T), best first, as Google's code chooses.
 
-    Only the ``n_best`` highest start and end positions of a window are paired. A span has at most ``longest`` tokens,
-    starts where ``opens`` is true and ends in the window.
+    Only the ``n_best`` highest start and end positions of a window are paired. More pairs than ``n_best`` are returned,
+    since some may have equal texts: all 400 at Google's ``n_best`` of 20, at most ``PAIRS`` times ``n_best``. A span
+    has at most ``longest`` tokens, starts where ``opens`` is true and ends in the window.
     """
     length = start.shape[1]
     some = min(n_best, length)
@@ -35,7 +39,7 @@ def best_spans(start: TokenScores, end: TokenScores, opens: Mask, context: Mask,
     far = to[:, None, :] - at[:, :, None]
     fits = (far >= 0) & (far < longest) & opens.gather(1, at)[:, :, None] & context.gather(1, to)[:, None, :]
     pairs = pairs.masked_fill(~fits, -torch.inf).flatten(1)
-    score, chosen = pairs.topk(min(n_best, pairs.shape[1]), dim=1)
+    score, chosen = (each[:, : PAIRS * n_best] for each in pairs.sort(dim=1, descending=True, stable=True))
     null = start[:, 0] + end[:, 0]
     return Spans(
         score=score,

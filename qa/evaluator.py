@@ -16,7 +16,7 @@ from seqarena.common.training.processes import Accelerator
 from seqarena.qa.data.mnli import UNLABELLED
 from seqarena.qa.data.pairs import Encoded
 from seqarena.qa.data.windows import Windows
-from seqarena.qa.decoding import QuestionAnswers, answers
+from seqarena.qa.decoding import Floats, Places, QuestionAnswers, answers
 from seqarena.qa.model import Reader
 from seqarena.qa.scoring import score, summary_one, summary_two, with_threshold
 
@@ -68,20 +68,20 @@ def predict_answers(model: nn.Module, windows: Windows, accelerator: Accelerator
     assert isinstance(model, Reader)
     data = windows.data
 
-    def read(examples: Indices) -> Iterable[tuple[list[float], list[int], list[int], float]]:
+    def read(examples: Indices) -> Iterable[tuple[Floats, Places, Places, Floats]]:
         batch = windows.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             spans = model.best(
                 batch.tokens, batch.types, batch.real, batch.context, batch.opens,
                 n_best=data.n_best, longest=data.answer_length,
             )  # fmt: skip
-        columns = (each.cpu().tolist() for each in (spans.score.float(), spans.start, spans.end, spans.null.float()))
-        return zip(*columns, strict=True)
+        columns = (spans.score.float(), spans.start.int(), spans.end.int(), spans.null.float())
+        return zip(*(each.cpu().numpy() for each in columns), strict=True)
 
     found = per_example(model, windows.lengths, BATCH_SIZE, read, accelerator)
     widest = max(len(scores) for scores, *_ in found)
     score_of, start, end = (
-        np.array([[*each[column], *[fill] * (widest - len(each[column]))] for each in found])
+        np.stack([np.pad(each[column], (0, widest - len(each[column])), constant_values=fill) for each in found])
         for column, fill in ((0, -np.inf), (1, 0), (2, 0))
     )
     null = np.array([each[3] for each in found])

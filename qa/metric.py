@@ -1,11 +1,12 @@
 """The official scores of SQuAD as a metric of the evaluate library. It downloads nothing."""
 
+import math
 from typing import Any
 
 import datasets
 import evaluate  # type: ignore[import-untyped]
 
-from seqarena.common.errors import WrongUseError
+from seqarena.common.errors import WrongUseError, require_distinct
 from seqarena.qa.data.squad import Question, Questions
 from seqarena.qa.official import evaluate as official
 from seqarena.qa.run import VERSIONS
@@ -38,6 +39,15 @@ class SquadMetric(evaluate.Metric):  # type: ignore[misc]
         self, *, predictions: list[dict[str, Any]], references: list[dict[str, Any]], no_answer_threshold: float = 1.0
     ) -> dict[str, float]:
         version = VERSIONS[self.config_name]
+        ids = require_distinct([each["id"] for each in references], "references")
+        require_distinct([each["id"] for each in predictions], "predictions")
+        without = [each["id"] for each in references if not each["answers"]["text"]]
+        if version == "1.1" and without:
+            raise WrongUseError(f"references: expected answers to each question of squad1, {without[0]} has none")
+        wrong = [each["id"] for each in predictions if not math.isfinite(each.get("no_answer_probability", 0.0))]
+        if not ids or wrong:
+            found = f"found none for {wrong[0]}" if wrong else "found no references"
+            raise WrongUseError(f"expected references, and a finite no_answer_probability for each; {found}")
         texts = {each["id"]: each["prediction_text"] for each in predictions}
         odds = {each["id"]: each["no_answer_probability"] for each in predictions} if version == "2.0" else None
         return official(_questions(references), texts, version, odds, no_answer_threshold)

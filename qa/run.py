@@ -1,6 +1,6 @@
 """The config of a finetuning run."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from seqarena.common.errors import WrongUseError
@@ -44,6 +44,15 @@ class Run(BaseRun):
             return self
         data = replace(self.data, tokenizer=tokenizer_unless_typed(self.data.tokenizer, typed))
         return replace(self, model=with_checkpoint(self.model, self.model.init, typed), data=data)
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """The settings of generated examples, if others are read."""
+        if self.data.is_generated:
+            return {}
+        source = "files of your own" if self.data.own else "data.hub"
+        names = ["generated"] if self.data.test_limit is not None else ["generated", "seed"]
+        return {f"data.{name}": source for name in names}
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""

@@ -26,7 +26,6 @@ SQUAD1 = Task(
     metric="f1",
     secondary=("exact",),
     higher_is_better=True,
-    chance=0.0,
     splits="test: the official dev set, 10,570; validation: a hundredth of 87,599 training questions, by paragraph",
     source="train-v1.1.json and dev-v1.1.json of the authors (--data.train, --data.dev), or rajpurkar/squad of the hub",
     revision="SQuAD 1.1",

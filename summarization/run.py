@@ -1,6 +1,6 @@
 """The fields of a headline run."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from seqarena.common.attention import attention_name
@@ -68,6 +68,14 @@ class Run(BaseRun):
         model = replace(model, pretraining=f"{' and '.join(places)}: {model.pretraining}")
         data = replace(self.data, tokenizer=tokenizer_unless_typed(self.data.tokenizer, typed))
         return replace(self, model=model, data=data)
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """The number of generated pairs, if others are read, and the exponent of a divisor that is always 1."""
+        found = {} if self.data.is_generated else {"data.generated": "data.path" if self.data.path else "data.hub"}
+        return found | (
+            {"decoding.alpha": "decoding.normalization none"} if self.decoding.normalization == "none" else {}
+        )
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""

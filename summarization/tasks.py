@@ -35,7 +35,6 @@ GIGAWORD = Task(
     metric="rouge1",
     secondary=("rouge2", "rougeL"),
     higher_is_better=True,
-    chance=0.0,
     splits="test: 1,951 pairs; checkpoint selection: 10,000 drawn from 189,651 validation pairs; training: 3,803,957",
     source="sumdata's or org_data's text files, or tables of document and summary (--data.path), or --data.hub",
     revision="Rush et al. 2015, the 1,951 test pairs of Chopra et al. 2016",

@@ -5,7 +5,7 @@ from typing import Any
 import datasets
 import evaluate  # type: ignore[import-untyped]
 
-from seqarena.common.errors import WrongUseError
+from seqarena.common.errors import WrongUseError, require_distinct
 from seqarena.vqa.data.published import Annotation
 from seqarena.vqa.score import RULES, score
 
@@ -33,6 +33,15 @@ class VqaMetric(evaluate.Metric):  # type: ignore[misc]
         )
 
     def _compute(self, *, predictions: list[dict[str, Any]], references: list[dict[str, Any]]) -> dict[str, Any]:
+        ids = require_distinct([each["question_id"] for each in references], "references")
+        predicted = require_distinct([each["question_id"] for each in predictions], "predictions")
+        without = [each["question_id"] for each in references if not each["answers"]]
+        if ids != predicted or not ids or without:
+            raise WrongUseError(
+                "expected references with answers, and a prediction for each; "
+                f"found {len(ids):,} references, {len(without):,} of them without answers and "
+                f"{len(ids - predicted):,} without a prediction, and {len(predicted - ids):,} other predictions"
+            )
         answers = {each["question_id"]: each["answer"] for each in predictions}
         known = [
             Annotation(

@@ -24,7 +24,7 @@ RECIPE = Optim(name="adamax", lr=0.01, clip=0.25, bounded_lr_multiplier=1.0, sch
 steps of Adamax are as large as its rate, so at a hundred times 0.01 u would jump between its bounds."""
 
 
-def toy(preset: str, data: Scenes, steps: int, expected: str, cost: str) -> Preset[Run]:
+def toy(preset: str, data: Scenes, steps: int, expected: str, cost: str, chance: float | None = None) -> Preset[Run]:
     """Returns a preset of the generated task."""
     return Preset(
         run=Run(
@@ -35,6 +35,7 @@ def toy(preset: str, data: Scenes, steps: int, expected: str, cost: str) -> Pres
         expected=expected,
         cost=cost,
         comparable=False,
+        chance=chance,
     )  # fmt: skip
 
 
@@ -48,7 +49,7 @@ SCENES = (
     toy("toy", TOY, 6_000,
         "per cent: softmax 80.0, dnas 85.4, hnas 84.5; three seeds", "two minutes on one core"),
     toy("toy-hard", HARD, 24_000,
-        "per cent: softmax 72.5, dnas 80.0; three seeds", "seven to ten minutes on one core"),
+        "per cent: softmax 72.5, dnas 80.0; three seeds", "seven to ten minutes on one core", chance=0.085),
     toy("toy-aligned", replace(TOY, aligned=True), 6_000,
         "per cent: softmax 83.1, dnas 83.2, side by side (kind channels) 83.5; one seed", "two minutes on one core"),
 )  # fmt: skip
@@ -67,6 +68,7 @@ VQA2 = (
         comparable=False,
         data_name="generated scenes",
         data="generated scenes in the official formats (vqa/data/written.py)",
+        chance=0.12,
     ),
     Preset(
         run=Run(

@@ -1,5 +1,6 @@
 """The config of a visual question answering run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from seqarena.common.errors import WrongUseError
@@ -29,6 +30,11 @@ class Run(BaseRun):
         if fusion.kind != "attention":
             return ((MODEL, fusion.kind),)
         return ((MODEL, fusion.keys),) if fusion.keys == "joint" else ()
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """Those of the data."""
+        return {f"data.{name}": setting for name, setting in self.data.without_effect.items()}
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""

@@ -77,6 +77,9 @@ def build_run(
     run.check_values()
     run = _with_fitting_schedule(run.completed(typed), presets[chosen].run, typed)
     run.check()
+    for path, setting in run.without_effect.items():
+        if path in typed:
+            raise WrongUseError(f"{path} has no effect with {setting}; omit it")
     return run
 
 

@@ -153,6 +153,16 @@ class Result:
         """Model of the GPU, or of the processor with the number of threads. Earlier results have ``1 threads``."""
         return re.sub(r"\b1 threads$", "1 thread", self.environment["device"])
 
+    @staticmethod
+    def read_finished(folder: Path, *, validate_only: bool) -> tuple[str, "Result | None"]:
+        """Returns file name and result of a finished run, or of a finished trial if ``validate_only``.
+
+        The file of a trial comes before that of its test, which can diverge and must not affect a choice. A run without
+        a trial is one too, since its validation scores are the same.
+        """
+        trial = Result.read(folder, TRIAL) if validate_only else None
+        return (RESULT, Result.read(folder)) if trial is None else (TRIAL, trial)
+
     def contradiction(self) -> str:
         """Returns a description of a contradiction between fields; empty without one.
 

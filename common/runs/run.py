@@ -65,6 +65,11 @@ class BaseRun:
         return self.model.notes
 
     @property
+    def without_effect(self) -> Mapping[str, str]:
+        """Path of a field that has no effect -> the setting that takes its effect. It is refused if it is typed."""
+        return {}
+
+    @property
     def measured(self) -> str:
         """Note on the evaluation that is not the same for all runs of the task; empty without one."""
         return ""

@@ -154,9 +154,7 @@ def _execute_in(
     with interrupt_advice(lambda: _advice(folder, session)), directory if is_main else contextlib.nullcontext():
         accelerator.wait_for_everyone()
         _require_shared_folder(folder)
-        file, finished = RESULT, Result.read(folder)
-        if finished is None and session.validate_only:
-            file, finished = TRIAL, Result.read(folder, TRIAL)
+        file, finished = Result.read_finished(folder, validate_only=session.validate_only)
         accelerator.wait_for_everyone()
         if finished is not None and (finished.sources != sources or not is_same_run(
             type(run), finished.run, to_json(run), anywhere=folder.is_symlink()

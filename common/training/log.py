@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -68,6 +69,7 @@ class Log:
             TextColumn("{task.fields[news]}"),
             console=self.console,
             disable=not self.console.is_terminal,
+            speed_estimate_period=math.inf,  # evaluations are rare, and slow steps far apart
         )
         self.bar = self.progress.add_task(title, total=steps, news="")
         self.news: dict[str, str] = {}

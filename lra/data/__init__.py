@@ -2,6 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -47,6 +48,11 @@ class Data(ABC):
     @abstractmethod
     def longest(self) -> int:
         """Maximum number of tokens of a sequence; 0 if it is known only after the files are read."""
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """Name of a field that has no effect -> the setting that takes its effect."""
+        return {}
 
     def check(self) -> None:  # noqa: B027  # most configs have nothing to check
         """Raises a ``WrongUseError`` for invalid settings."""

@@ -1,6 +1,6 @@
 """The config of a run on pictures."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from seqarena.common.errors import WrongUseError
@@ -25,6 +25,14 @@ class PictureRun(BaseRun):
         """Returns the run with the model's size and number of classes as in the data, unless they were typed."""
         names = [name for name in ("side", "classes") if f"model.{name}" not in typed]
         return replace(self, model=replace(self.model, **{name: getattr(self.data, name) for name in names}))
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """The settings of RandAugment, if it is not used."""
+        if self.augmentation.policy == "rand":
+            return {}
+        other = f"augmentation.policy {self.augmentation.policy}"
+        return {"augmentation.operations": other, "augmentation.magnitude": other}
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""

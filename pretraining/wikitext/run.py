@@ -1,6 +1,6 @@
 """The fields of a language model's run."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from seqarena.common.errors import WrongUseError
@@ -88,6 +88,11 @@ class LanguageRun(BaseRun):
     def measured(self) -> str:
         """The scoring protocols in a few words."""
         return f"scored in {self.final.summary}; as validated in {self.validation.summary}"
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """The size of a vocabulary of pieces, if there is none."""
+        return {} if self.data.kind == "piece" else {"data.pieces": f"data.kind {self.data.kind}"}
 
     def completed(self, typed: Collection[str]) -> "LanguageRun":
         """Returns the run with a causal form of de-escalation, unless a form was set."""

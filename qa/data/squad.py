@@ -81,8 +81,8 @@ class Squad(Data):
     """Windows in which an answer may start at a token. best: only the one with the most context around the token
     (Google); all: every window that contains the token (run_qa)."""
     n_best: int = 20
-    """Number of start and end positions considered per window, of best pairs per window, and maximum number of answers
-    stored per question. Pairs with equal texts are one answer."""
+    """Number of start and end positions considered per window, and maximum number of answers stored per question. Pairs
+    with equal texts are one answer."""
     answer_length: int = 30
     """Maximum number of tokens of an answer."""
     null_threshold: float = 0.0

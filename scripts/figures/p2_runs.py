@@ -95,19 +95,19 @@ def make(settings: FigureOptions) -> FigureResult:
     task, found = find_runs(*(settings.runs or RUNS))
     for label, curves in found.items():
         masses, bounds = curves[MASS], curves[BOUND]
-        least, bound_of_all = _least(masses), _least(bounds)
+        least = _least(masses)
+        above_zero = [(at, bound) for at, bound in _least(bounds) if bound > 0]  # that of hnas is 0 where u is
         lines.append(Line(label=label, x=[at for at, _ in least], y=[mass for _, mass in least]))
-        if bound_of_all[0][1] > 0:
+        margins = [
+            mass / bound
+            for layer, points in masses.items()
+            for (_, mass), (_, bound) in zip(points, bounds[layer], strict=True)
+            if bound > 0
+        ]
+        if margins:
             lines.append(
-                Line(
-                    label=f"{label}: its bound", x=[at for at, _ in bound_of_all], y=[each for _, each in bound_of_all]
-                )
+                Line(label=f"{label}: its bound", x=[at for at, _ in above_zero], y=[each for _, each in above_zero])
             )
-            margins = [
-                mass / bound
-                for layer, points in masses.items()
-                for (_, mass), (_, bound) in zip(points, bounds[layer], strict=True)
-            ]
             findings.append(Finding(claim=f"Lemma 1: {label} keeps each layer's bound", agrees=min(margins) > 0.999,
                                     found=f"smallest mass {min(margins):.2f} times its bound"))  # fmt: skip
         else:

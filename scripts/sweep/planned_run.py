@@ -76,8 +76,7 @@ class PlannedRun:
     def result(self) -> Result | None:
         """Returns the stored result; for a trial, that of the trial or of the tested run. None if it is unreadable."""
         try:
-            found = Result.read(self.folder)
-            return Result.read(self.folder, TRIAL) if found is None and self.session.validate_only else found
+            return Result.read_finished(self.folder, validate_only=self.session.validate_only)[1]
         except BadDataError:  # reported when the run is started
             return None
 

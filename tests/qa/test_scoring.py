@@ -228,5 +228,14 @@ def test_as_a_metric_of_the_evaluate_library() -> None:
     assert at_half["exact"] == 100.0
     plain = [{name: each[name] for name in ("id", "prediction_text")} for each in predictions[:1]]
     assert SquadMetric("squad1").compute(predictions=plain, references=references[:1])["f1"] == 100.0
+    with pytest.raises(WrongUseError, match="answers to each question of squad1, b has none"):
+        SquadMetric("squad1").compute(
+            predictions=[*plain, {"id": "b", "prediction_text": "Rome"}], references=references
+        )
+    with pytest.raises(WrongUseError, match="predictions: expected every id once, a occurs twice"):
+        SquadMetric("squad2").compute(predictions=[predictions[0]] * 2, references=references)
+    predictions[1]["no_answer_probability"] = math.nan
+    with pytest.raises(WrongUseError, match="found none for b"):
+        SquadMetric("squad2").compute(predictions=predictions, references=references)
     with pytest.raises(WrongUseError, match="expected squad1 or squad2"):
         SquadMetric("squad")

@@ -217,6 +217,11 @@ def test_runs_are_read_and_said_to_keep_their_bound(tmp_path: Path, capsys: pyte
     assert lines["softmax, seed 0"] == [0.5, 1e-5]
     assert "softmax, seed 0: its bound" not in lines
     assert [line.y for line in drawn.panels[1].lines] == [[0.5, 0.8], [0.9, 0.9]]  # type: ignore[union-attr]
+    path = tmp_path / "c" / "metrics.jsonl"  # u of hnas can be 0 at first, and its bound too
+    path.write_text(path.read_text().replace('"key_mass_bound": [0.012, 0.012]', '"key_mass_bound": [0.0, 0.0]', 1))
+    again = p2_runs.make(FigureOptions(runs=(tmp_path,)))
+    assert [each.agrees for each in again.findings] == [each.agrees for each in drawn.findings]
+    assert {line.label: line.y for line in again.panels[0].lines}["hnas, seed 0: its bound"] == [0.012]  # type: ignore[union-attr]
     a_run(tmp_path / "d", "dnas", 0, [0.5], 0.02, [])
     with pytest.raises(MissingError, match="cannot be compared"):
         p2_runs.find_runs(tmp_path)

@@ -195,5 +195,8 @@ def test_the_metric_is_the_score_of_a_submission() -> None:
     assert found == {"overall": 30.0, "per_answer_type": {"other": 60.0, "yes/no": 0.0},
                      "per_question_type": {"is": 0.0, "what": 60.0}}  # fmt: skip
     assert VqaMetric("legacy").compute(predictions=predictions, references=references)["overall"] == 80.0
+    predictions[1]["question_id"] = 3
+    with pytest.raises(WrongUseError, match="and 1 without a prediction, and 1 other predictions"):
+        VqaMetric("official").compute(predictions=predictions, references=references)
     with pytest.raises(WrongUseError, match="expected official or legacy"):
         VqaMetric("offical")

@@ -14,6 +14,8 @@ from seqarena.vqa.data.batches import PictureOrder, question_batch
 from seqarena.vqa.data.scenes import ANSWERS, WORDS, Scenes, question_text
 from seqarena.vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
 from seqarena.vqa.floors import floors, nearest_answers, sums
+from seqarena.vqa.presets import PRESETS
+from seqarena.vqa.tasks import TASKS
 
 SMALL = Scenes(scenes=60, held_out=40)
 HARD = replace(
@@ -30,6 +32,15 @@ def seen(split: Split) -> Arrays:
 def kinds(split: Split) -> Integers:
     """Of each question its place among the kinds."""
     return split.parts["kind"].of
+
+
+@pytest.mark.parametrize("name", PRESETS["scenes"])
+def test_chance_is_the_score_of_guessing_among_the_answers(name: str) -> None:
+    preset = PRESETS["scenes"][name]
+    assert isinstance(preset.run.data, Scenes)
+    split = preset.run.data.split(0, 400)
+    guessing = split.scores.sum(axis=1).mean() / len(preset.run.data.answers)
+    assert guessing == pytest.approx(TASKS["scenes"].chance if preset.chance is None else preset.chance, abs=2e-3)
 
 
 @pytest.mark.parametrize("config", [SMALL, HARD, replace(SMALL, aligned=True)], ids=["toy", "hard", "aligned"])

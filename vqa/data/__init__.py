@@ -168,6 +168,11 @@ class Data(ABC):
         """Whether box i is at the same position in all views."""
         return False
 
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """Name of a field that has no effect -> the setting that takes its effect."""
+        return {}
+
     @abstractmethod
     def check(self) -> None:
         """Raises a ``WrongUseError`` for invalid settings."""

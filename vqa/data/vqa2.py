@@ -96,6 +96,12 @@ class Vqa2(Data):
         """Whether box i is at the same position in all views."""
         return self.aligned
 
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """The number of generated scenes, if there are files, and the frequency of answers, if there is a list."""
+        found = {} if self.path is None else {"generated": "data.path"}
+        return found if self.answer_list is None else found | {"least": "data.answer_list"}
+
     def check(self) -> None:
         """Raises a ``WrongUseError`` for invalid settings."""
         if self.path is not None and not self.regions:

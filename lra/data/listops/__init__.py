@@ -1,6 +1,7 @@
 """ListOps: nested list operations on digits, from a seeded generator or from the official TSV files."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -31,6 +32,11 @@ class ListOps(Expressions, Data):
     def longest(self) -> int:
         """Maximum number of symbols of an expression."""
         return 0 if self.path is not None else self.shorter_than - 1
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """The settings of the generator, if there are files."""
+        return {} if self.path is None else {each.name: "data.path" for each in fields(Expressions)}
 
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits and their checksum. Prepared data are stored below ``folder``."""

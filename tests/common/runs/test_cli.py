@@ -155,6 +155,23 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --optim.schedule.cycle-betas", "cycle_betas belongs to shape one_cycle; shape is linear"),
         ("lra listops --legacy.zero-is-padding", "legacy.zero_is_padding applies only to image, pathfinder and pathx"),
         ("lra listops --train.checkpoint-seconds -1", "train.checkpoint_seconds: expected at least 0, found -1.0"),
+        ("lra listops --data.path x --data.train 9", "seqarena: data.train has no effect with data.path; omit it"),
+        (
+            "qa squad1 --data.train a --data.dev b --data.tokenizer c --data.seed 1",
+            "data.seed has no effect with files of your own; omit it",
+        ),
+        (
+            "summarization wire --decoding.alpha 1 --decoding.normalization none",
+            "decoding.alpha has no effect with decoding.normalization none; omit it",
+        ),
+        ("pretraining mlm --data.masking.geometric 0.5", "no effect with data.masking.law inverse; omit it"),
+        ("pretraining mlm --data.tokenizer x --data.vocabulary 99", "no effect with data.tokenizer; omit it"),
+        ("pretraining wikitext2 --data.pieces 300", "data.pieces has no effect with data.kind word; omit it"),
+        (
+            "vqa vqa2 --preset pythia-3x100 --data.path d --data.regions a b c --data.generated 200",
+            "data.generated has no effect with data.path; omit it",
+        ),
+        ("lra cifar10-patches --augmentation.magnitude 3", "no effect with augmentation.policy none; omit it"),
         ("qa squad1 --data.path x", "the files of squad1 are named by --data.train, --data.dev"),
         ("qa squad1 --data.version 2.0", "data.version: expected 1.1 for squad1, found 2.0; run squad2 instead"),
         ("sweep lra", "task: expected a value, found none; see seqarena sweep --help"),
