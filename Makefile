@@ -6,6 +6,8 @@ BIN := .venv/bin
 SETUP := $(shell { cat constraints.txt pyproject.toml seqarena/__init__.py; echo '$(CURDIR)'; } | sha256sum | cut -c1-16)
 READY := .venv/ready-$(SETUP)
 EXTRAS := .venv/extras-$(SETUP)
+# The tests that are run again with shape annotations checked at every call, which takes a third of their time.
+CHECKED := tests/common tests/lra tests/pretraining tests/qa tests/summarization tests/vqa tests/scripts/test_figures.py
 # The tests' tensors are tiny: a second thread would only be waited for.
 test test-extras: export OMP_NUM_THREADS = 1
 # Each test that starts a process would else compile the sources anew, where the environment forbids to keep bytecode.
@@ -18,12 +20,12 @@ quickstart: $(READY)
 	$(BIN)/seqarena quickstart
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not extras and not unhooked" --jaxtyping-packages=seqarena,beartype.beartype
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "unhooked and not extras" $$(grep -rl --include='test_*.py' 'mark\.unhooked' tests)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not extras"
 
 test-extras: $(EXTRAS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "extras and not interpreted"
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m interpreted
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not extras and not unhooked" --jaxtyping-packages=seqarena,beartype.beartype $(CHECKED)
 
 # Not in CI: a quarter of an hour on two cores. The score is in docs/reliability.md.
 mutations: $(READY)

@@ -56,7 +56,8 @@ class QuestionAnswers:
     text: str
     """The best answer; empty only if no window has a span."""
     null_odds: float
-    """Score of no answer minus that of the best answer. Above the threshold the question is left unanswered."""
+    """Score of no answer minus that of the best answer. Above the threshold the question is left unanswered. NaN if a
+    score of the model is."""
     best: tuple[tuple[str, float], ...]
     """Distinct texts with their scores, best first."""
 
@@ -85,7 +86,7 @@ def answers(
     first, last = start.ravel()[order].astype(np.int64) + shift, end.ravel()[order].astype(np.int64) + shift
     borders = np.searchsorted(question, np.arange(len(windows.questions) + 1))
     nulls = np.full(len(windows.questions), np.inf)
-    np.minimum.at(nulls, windows.question, null)
+    np.minimum.at(nulls, windows.question, np.where(np.isnan(score).any(axis=1), np.nan, null))
     found = {}
     for number, each in enumerate(windows.questions.questions):
         part = slice(borders[number], borders[number + 1])

@@ -1,5 +1,6 @@
 """Evaluates a model on questions or pairs, by the official rules."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +90,12 @@ def predict_answers(model: nn.Module, windows: Windows, accelerator: Accelerator
 
 
 def score_answers(windows: Windows, answered: Mapping[str, QuestionAnswers]) -> Answers:
-    """Computes the scores of answers."""
+    """Computes the scores of answers. All are NaN if a score of the model is, so that the run ends as diverged."""
     questions, data = windows.questions, windows.data
+    if any(math.isnan(each.null_odds) for each in answered.values()):
+        return Answers(
+            evaluation=Evaluation(metrics={"f1": math.nan, "exact": math.nan}, examples=[]), answered=answered
+        )
     texts = {name: each.text for name, each in answered.items()}
     raw = score(questions, texts, unanswerable=data.unanswerable)
     if not data.unanswerable:

@@ -1,6 +1,7 @@
 """Predicts answers for a file with a finished run, and scores them if gold answers exist: ``seqarena qa predict``."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from seqarena.common.data.tokenization import Tokenizer, load_from_run
-from seqarena.common.errors import WrongUseError
+from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import write_atomically
 from seqarena.common.parser import Parser
 from seqarena.common.runs.external import add_code_option
@@ -93,6 +94,8 @@ def _predict_questions(
     questions = squad.read(file, data.version, "predict")
     model = _load_model(trained, Reader(trained.run.model, answerable=data.unanswerable), accelerator)
     answered = predict_answers(model, windows_of(questions, data, tokenizer, all_windows=False), accelerator)
+    if any(math.isnan(each.null_odds) for each in answered.values()):
+        raise BadDataError(f"{file}: the outputs of the run's model are not finite for these questions")
     if accelerator.is_main_process:
         threshold = data.null_threshold if data.unanswerable else None
         nothing = Evaluation(metrics={}, examples=[])

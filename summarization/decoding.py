@@ -77,7 +77,7 @@ class Headline:
     tokens: tuple[int, ...]
     """Token ids without start and end."""
     score: float
-    """Sum of log probabilities, divided by the divisor of its length."""
+    """Sum of log probabilities, divided by the divisor of its length. NaN if a score of the model is."""
 
 
 class BestHypotheses:
@@ -107,7 +107,7 @@ class BestHypotheses:
         columns = (self.score[:, :count], self.tokens[:, :count], self.length[:, :count])
         return [
             [_headline(tokens[:length], score, end) for score, tokens, length in zip(*rows, strict=True)
-             if score > -torch.inf]
+             if score != -torch.inf]
             for rows in zip(*(each.tolist() for each in columns), strict=True)
         ]  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Generates the headlines of a split and scores them."""
 
 import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -40,6 +41,11 @@ class Headlines:
     def first(self) -> list[str]:
         """The best headline of each text; empty if the text has none."""
         return [each[0][0] if each else "" for each in self.best]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the scores of all hypotheses are finite."""
+        return all(math.isfinite(score) for some in self.best for _, score in some)
 
     def write(self, folder: Path, policy: str = "") -> None:
         """Writes one headline per line. If there are several per text, also writes all of them with their scores."""
@@ -138,7 +144,10 @@ class TestHeadlines:
         return {name: {metric: some[metric].tolist() for metric in METRICS} for name, some in found.items()}
 
     def evaluation(self) -> Evaluation:
-        """Returns the scores of emit, then those of the other policies and further statistics."""
+        """Returns the scores of emit, then those of the other policies and further statistics.
+
+        All are NaN if a score of the model is, so that the run ends as diverged.
+        """
         scores = self.scores
         metrics = {name: float(np.mean(scores["emit"][name])) for name in METRICS}
         for policy in [each for each in LABELS if each != "emit"]:
@@ -149,6 +158,8 @@ class TestHeadlines:
             [pair.document for pair in self.split.pairs],
         )
         metrics["unended"] = self.by_policy["emit"].unended / len(self.split.pairs)
+        if not all(each.is_finite for each in self.by_policy.values()):
+            metrics = dict.fromkeys(metrics, math.nan)
         return Evaluation(metrics=metrics, examples=scores["emit"]["rouge1"], write_outputs=self.write_outputs)
 
     def report(self, floors: Mapping[str, Mapping[str, float]]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqarena.common.data.tokenization import load_from_run
+from seqarena.common.errors import BadDataError
 from seqarena.common.parser import Parser
 from seqarena.common.runs.external import add_code_option
 from seqarena.common.runs.package import VOCABULARY
@@ -54,6 +55,8 @@ def run(arguments: Sequence[str]) -> int:
     model = Summarizer(its.model)
     trained.load(model)
     headlines = generate(model.to(accelerator.device), split, tokenizer, its.decoding, accelerator)
+    if not headlines.is_finite:
+        raise BadDataError(f"{options.run}: the outputs of its model are not finite for these documents")
     if not accelerator.is_main_process:
         return 0
     headlines.write(options.out)

@@ -16,7 +16,7 @@ hypothesis.settings.load_profile("seqarena")
 
 
 def check(*, typechecker: Any) -> Any:
-    """Decorates what the hook of ``make test`` imports: by its type checker, with jaxtyping's memory of the axes.
+    """Decorates what the hook of the extras imports: by its type checker, with jaxtyping's memory of the axes.
 
     jaxtyping's own wrapper checks the arguments of a call twice, to name the one that is wrong. Functions without
     shapes need no memory of the axes.

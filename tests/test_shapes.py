@@ -1,4 +1,4 @@
-"""The check of shapes that ``make test`` adds to every function of the packages."""
+"""The check of shapes that ``make test-extras`` adds to every function of the packages."""
 
 import beartype
 import pytest

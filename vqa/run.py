@@ -33,8 +33,12 @@ class Run(BaseRun):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        """Those of the data."""
-        return {f"data.{name}": setting for name, setting in self.data.without_effect.items()}
+        """Those of the data, and the settings of a fusion that has no attention."""
+        found = {f"data.{name}": setting for name, setting in self.data.without_effect.items()}
+        if self.model.fusion.kind != "attention":
+            kind = f"model.fusion.kind {self.model.fusion.kind}"
+            found |= {"model.fusion.residual": kind, "model.fusion.alike": kind}
+        return found
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""

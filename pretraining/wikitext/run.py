@@ -91,8 +91,10 @@ class LanguageRun(BaseRun):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        """The size of a vocabulary of pieces, if there is none."""
-        return {} if self.data.kind == "piece" else {"data.pieces": f"data.kind {self.data.kind}"}
+        """The settings of other kinds of vocabularies."""
+        kind = f"data.kind {self.data.kind}"
+        names = {"word": ("data.pieces",), "piece": ("data.unknown",), "byte": ("data.pieces", "data.unknown")}
+        return dict.fromkeys(names[self.data.kind], kind)
 
     def completed(self, typed: Collection[str]) -> "LanguageRun":
         """Returns the run with a causal form of de-escalation, unless a form was set."""

@@ -27,6 +27,7 @@ from seqarena.scripts.figures.picture_runs import (
     load_pictures,
     mean_line,
     name_of,
+    require_losses,
     require_one_task,
     require_same_settings,
     require_seeds,
@@ -196,7 +197,9 @@ def scales(settings: FigureOptions) -> FigureResult:
         together[name, divisor].append(run)
         require_seeds(together[name, divisor], "p1-scales", f"{name}, divisor {divisor:g}")
         accuracy.setdefault(name, {}).setdefault(divisor, []).append(result.metrics["accuracy"])
-        losses = [value for _, value in curves_of(run)["loss"]["training"]]
+        curves = curves_of(run)
+        require_losses(run, curves)
+        losses = [value for _, value in curves["loss"]["training"]]
         loss.setdefault(name, {}).setdefault(divisor, []).append(end_of(losses))
     note = f"; unfinished runs left out: {left_out}" if left_out else ""
     panels = [

@@ -8,6 +8,7 @@ from seqarena.scripts.figures.picture_runs import (
     find_runs,
     grouped,
     mean_line,
+    require_losses,
     require_one_task,
     require_same_settings,
 )
@@ -30,7 +31,11 @@ def select(settings: FigureOptions) -> dict[str, list[RunFolder]]:
 
 def make(settings: FigureOptions) -> FigureResult:
     """Returns the losses, means over seeds, up to the last step that all seeds took."""
-    curves = {name: [curves_of(run) for run in runs] for name, runs in select(settings).items()}
+    selected = select(settings)
+    curves = {name: [curves_of(run) for run in runs] for name, runs in selected.items()}
+    for name, runs in selected.items():
+        for run, found in zip(runs, curves[name], strict=True):
+            require_losses(run, found)
     return FigureResult(panels=loss_panels(curves), findings=[])
 
 

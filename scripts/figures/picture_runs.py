@@ -284,6 +284,12 @@ def curves_of(run: RunFolder) -> Curves:
     return read_curves(run.folder) if (run.folder / "metrics.jsonl").exists() else {}
 
 
+def require_losses(run: RunFolder, curves: Curves) -> None:
+    """Raises a ``MissingError`` for a run without recorded training losses."""
+    if not curves.get("loss", {}).get("training"):
+        raise MissingError(f"{run.folder}: metrics.jsonl has no training loss; copy it from the run, or run it again")
+
+
 def mean_line(
     label: str, seeds: Sequence[Curves], panel: str, line: str, mean: Callable[[Sequence[float]], float] = fmean
 ) -> Line | None:

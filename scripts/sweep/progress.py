@@ -18,6 +18,8 @@ from seqarena.scripts.sweep.planned_run import PlannedRun
 
 MOST_SHOWN = 24
 """Maximum rows of the table; longer sweeps show running, failed, and the most recently ended runs."""
+LONGEST_RECORD = 2**16
+"""Bytes read of the end of a record of steps. With diagnostics of 60 layers, a line has about 8,000."""
 WAITING, RUNNING, FINISHED, DIVERGED, FAILED = "waiting", "running", "finished", "diverged", "failed"
 
 
@@ -37,8 +39,9 @@ class Board:
         self.states = [WAITING] * len(planned)
         self.news = [""] * len(planned)
         self.changed = [0.0] * len(planned)
-        self.first: dict[int, tuple[float, int]] = {}
-        """Time and step at which each run was first seen to progress, from which its remaining time is estimated."""
+        self.first: dict[int, tuple[float | None, int]] = {}
+        """Time and step at which each run was first seen to progress, from which its remaining time is estimated. None
+        before: the step can be that of an interrupted run, whose record is cut when it is resumed."""
         self.console = Console(file=sys.stderr)
         self.live = Live(get_renderable=self._table, console=self.console, refresh_per_second=2)
 
@@ -83,8 +86,10 @@ class Board:
 
     def _time_left(self, number: int, step: int) -> str:
         now = time.monotonic()
-        since, first = self.first.setdefault(number, (now, step))
-        if step <= first:
+        since, first = self.first.setdefault(number, (None, step))
+        if step < first or (since is None and step > first):
+            since, first = self.first[number] = now, step
+        if since is None or step == first:
             return ""
         seconds = (now - since) / (step - first) * (self.planned[number].run.train.steps - step)
         return str(datetime.timedelta(seconds=round(seconds)))
@@ -99,7 +104,7 @@ def latest(folder: Path) -> tuple[int | None, str]:
     """Returns the last recorded step of a run and one of its values; (None, "") if nothing is recorded."""
     try:
         with (folder / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - 4096))
+            file.seek(max(0, file.seek(0, 2) - LONGEST_RECORD))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return None, ""

@@ -1,6 +1,7 @@
 """From scores of tokens to answers: against the loops of run_squad.py, written out plainly."""
 
 import json
+import math
 import re
 from collections import defaultdict
 from dataclasses import replace
@@ -147,3 +148,13 @@ def test_a_model_answers_every_question(tokenizer: Tokenizer) -> None:
     assert set(found.answered) == {"q0", "q1"}
     assert all(each.text and each.text in PARAGRAPH for each in found.answered.values())
     assert set(found.evaluation.metrics) == {"f1", "exact"}
+
+
+def test_scores_that_are_not_numbers_are_no_finished_test(tokenizer: Tokenizer) -> None:
+    """Else an output of NaN is an empty answer, and the run one that scored 0."""
+    for version in ("1.1", "2.0"):
+        windows = cut_up(tokenizer, asked([["France"], ["name"]], version=version), version=version)
+        model = Reader(Model(vocabulary=120, max_length=16, layers=1, dim=8, heads=2, ffn_dim=8))
+        torch.nn.init.constant_(next(model.spans.parameters()), torch.nan)
+        found = answer(model, windows, make_accelerator("float32"))
+        assert all(math.isnan(value) for value in found.evaluation.metrics.values())

@@ -188,10 +188,11 @@ def test_the_board_shows_what_matters(tmp_path: Path) -> None:
     assert f"7 / {planned[28].run.train.steps}" in shown
     assert "validation accuracy 0.2500" in shown
     assert shown.count("seed ") == MOST_SHOWN
-    since, first = board.first[28]
-    board.first[28] = (since - 60, 5)  # two steps a minute
-    assert (first, planned[28].run.train.steps) == (7, 10)
-    assert board._time_left(28, 7).startswith("0:01:3")
+    assert planned[28].run.train.steps == 10
+    assert board.first[28] == (None, 7)  # perhaps of an interrupted run
+    assert board._time_left(28, 5) == ""  # resumed from step 4
+    board.first[28] = (time.monotonic() - 60, 5)
+    assert board._time_left(28, 7).startswith("0:01:3")  # two steps a minute
 
 
 def test_a_copy_of_a_run_is_whole(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Beam search against every sequence there is, against a plain one without a cache, and against itself."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -199,3 +200,11 @@ def test_the_highest_by_blocks_are_the_highest(rows: int, size: int, count: int,
 def test_settings_that_no_search_can_have_are_refused(fields: dict[str, float], message: str) -> None:
     with pytest.raises(WrongUseError, match=message):
         Decoding(**fields).check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_hypothesis_of_outputs_that_are_not_numbers_has_no_finite_score(beam: int) -> None:
+    broken = model()
+    torch.nn.init.constant_(list(broken.parameters())[-1], torch.nan)
+    for some in search(broken, *texts(3), Decoding(beam=beam, max_length=5), start=1, end=2):
+        assert math.isnan(some[0].score)
