@@ -98,20 +98,23 @@ def _of_layer(layer: int, layers: int) -> str:
 
 
 def layered(view: View, panel: str, title: str) -> Chart | None:
-    """Returns the last values of a diagnostic by layer, with a line per row: the mean over its seeds."""
+    """Returns the last values of a diagnostic by layer, with a line per row: the mean over its finished seeds."""
     data: list[dict[str, Any]] = []
     for name, runs in view.runs.items():
-        ends = [_last_values(run.curves[panel]) for run in runs if panel in run.curves]
+        finished = [run for run in runs if run.result is not None and run.result.score is not None]
+        ends = [_last_values(run.curves[panel]) for run in finished if panel in run.curves]
         layers = sorted({layer for each in ends for layer in each})
-        if ends:
-            values = [float(np.mean([each[layer] for each in ends if layer in each])) for layer in layers]
+        if layers:
+            by_layer = [[each[layer] for each in ends if layer in each] for layer in layers]
+            values = [float(np.mean(some)) for some in by_layer]
             data.append(
                 {
                     "type": "scatter", "mode": "lines+markers", "name": label(name),
                     "legendgroup": row_group(name), "meta": {"row": name}, "x": layers,
                     "y": [rounded(each) for each in values],
                     "line": {"color": view.colours[name], "width": 1.6}, "marker": {"size": 5},
-                    "hovertemplate": f"%{{y:.4g}} after layer %{{x}}, seeds: {len(ends)}",
+                    "customdata": [len(some) for some in by_layer],
+                    "hovertemplate": "%{y:.4g} after layer %{x}, seeds: %{customdata}",
                 }
             )  # fmt: skip
     if not data:

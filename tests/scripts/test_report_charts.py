@@ -19,7 +19,7 @@ from seqarena.scripts.report.page import charts_of
 from seqarena.scripts.report.prices import all_prices, prices
 from seqarena.scripts.report.scores import interval, scores
 from seqarena.scripts.report.speed import speed
-from seqarena.scripts.report.training import _last_values
+from seqarena.scripts.report.training import _last_values, layered
 from tests.scripts.results import CORRECT, result, run
 from tests.scripts.test_report import write
 
@@ -149,6 +149,17 @@ def test_curves_layers_and_masses_are_what_the_runs_told(made: tuple[View, list[
     assert [line["y"][-1] for line in named(charts, "softmax: bounded parameters").data] == [0.5, 0.2] * 3
     for line in named(charts, "Frobenius norm of the attention matrix").data:
         assert line["y"] == [pytest.approx(1 + 200 + 1), 2.0]  # the last evaluation, the mean of seeds 0, 1, 2
+        assert line["customdata"] == [3, 3]
+    diverged = {
+        name: [
+            replace(each, result=result(name, number, None)) if number == 2 else each
+            for number, each in enumerate(runs)
+        ]
+        for name, runs in made[0].runs.items()
+    }
+    chart = layered(replace(made[0], runs=diverged), "attention norm", "of two seeds")
+    assert chart is not None
+    assert {(line["y"][0], *line["customdata"]) for line in chart.data} == {(1 + 200 + 0.5, 2, 2)}
     for line in named(charts, "Key masses").data:
         assert dict(zip(line["x"], line["y"], strict=True)) == {
             "< 0.1": 0.0, "< 0.3": pytest.approx(12.5), "< 1": pytest.approx(37.5), "< 3": pytest.approx(50),

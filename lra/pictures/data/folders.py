@@ -208,10 +208,14 @@ def _entries(path: Path) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
 def _below(
     entries: Iterable[tuple[str, Callable[[], bytes] | None]], folder: str
 ) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
-    """Yields the entries below the outermost folder of a name, without the files that macOS adds to archives."""
+    """Yields the entries below the outermost folder of a name, without the files that macOS adds to archives.
+
+    A class may have the name of a part, so train/val/ is no folder of val.
+    """
     for name, read in entries:
         parts = PurePosixPath(name).parts
-        if folder in parts[:-1] and "__MACOSX" not in parts and not parts[-1].startswith("."):
+        part = next((each for each in parts[:-1] if each in PARTS.values()), None)
+        if part == folder and "__MACOSX" not in parts and not parts[-1].startswith("."):
             yield "/".join(parts[parts.index(folder) + 1 :]), read
 
 

@@ -1,6 +1,7 @@
 """Pictures: every layout gives the same pictures, a damaged one is named, training crops are those of seed and step."""
 
 import io
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from seqarena.lra.pictures.data.batches import TrainingPictures, centre, centred
 from seqarena.lra.pictures.data.cifar import Cifar
 from seqarena.lra.pictures.data.decode import PictureFile
 from seqarena.lra.pictures.data.drawn import DrawnDigits
-from seqarena.lra.pictures.data.folders import ClassFolders, ImageNet, TinyImageNet
+from seqarena.lra.pictures.data.folders import ClassFolders, ImageNet, TinyImageNet, list_files
 from seqarena.lra.pictures.data.store import KEY, Picture, prepared_pictures
 from tests.lra.pictures.sources import CLASSES, SIDE, class_folders, picture, tiny_imagenet, zipped
 from tests.lra.test_image import TEST, TRAIN, colours, layouts
@@ -95,6 +96,18 @@ def test_folder_archive_and_hub_give_the_same_pictures(tmp_path: Path) -> None:
     assert {name: len(some) for name, some in found[0].items()} == {"train": 9, "test": 6, "validation": 3}
     assert all(each == found[0] for each in found[1:])
     assert sorted({label for label, _ in found[0]["test"]}) == [0, 1, 2]
+
+
+def test_a_class_may_have_the_name_of_a_part(tmp_path: Path) -> None:
+    for part, kind in itertools.product(("train", "val"), ("bus", "train", "val")):
+        file = tmp_path / "outer" / part / kind / f"{kind}.png"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"")
+    listed = list_files(tmp_path, 3)
+    for part in ("train", "test"):
+        assert [(each.where.split("/")[-2:], each.label) for each in listed[part]] == [
+            (["bus", "bus.png"], 0), (["train", "train.png"], 1), (["val", "val.png"], 2),
+        ]  # fmt: skip
 
 
 def test_pictures_of_any_size_are_stored_with_one_shorter_side(tmp_path: Path) -> None:
