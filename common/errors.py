@@ -78,7 +78,9 @@ def printable(values: Any, depth: int = MAX_DEPTH) -> Any:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(values, dict):
         return {printable(name): printable(value, depth - 1) for name, value in values.items()}
-    return [value if isinstance(value, float) else printable(value, depth - 1) for value in values]
+    if set(map(type, values)) <= {float, int}:  # thousands of scores
+        return values
+    return [printable(value, depth - 1) for value in values]
 
 
 def machine_error(error: Exception, where: object) -> OSError | None:

@@ -136,16 +136,27 @@ def read_strict_json(path: Path) -> Any:
         ValueError: the file is not valid JSON, contains NaN, infinities or huge integers, or is nested too deeply.
     """
     try:
-        return json.loads(path.read_bytes(), parse_constant=_number, parse_float=_number, parse_int=_integer)
+        values = json.loads(path.read_bytes(), parse_constant=_refuse, parse_int=_integer)
+        _require_finite(values)
+        return values
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a number in JSON")
-    return value
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is not a number in JSON")
+
+
+def _require_finite(values: Any) -> None:
+    """Raises a ``ValueError`` for a number too large for a float, which the parser returns as infinity."""
+    if isinstance(values, float) and not math.isfinite(values):
+        raise ValueError("a number is too large for JSON")
+    if isinstance(values, list) and set(map(type, values)) <= {float, int}:  # thousands of scores
+        if not all(map(math.isfinite, values)):
+            raise ValueError("a number is too large for JSON")
+    elif isinstance(values, dict | list):
+        for each in values.values() if isinstance(values, dict) else values:
+            _require_finite(each)
 
 
 def _integer(text: str) -> int:

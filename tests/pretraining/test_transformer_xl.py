@@ -27,6 +27,7 @@ from seqarena.pretraining.transformer_xl import (
     sinusoids,
 )
 from seqarena.scripts.benchmark import original
+from tests.marks import in_extras
 
 BASE = Model(vocabulary=267_735)
 TINY = Model(vocabulary=11, layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, cutoffs=(4, 7))
@@ -377,7 +378,8 @@ def advantage(norm: NormConfig, attention: str = "softmax", *, kinds: int = 8, l
 
 
 @pytest.mark.parametrize(
-    ("norm", "attention"), [(NORMS["post"], "dnas"), (RUNNING, "softmax"), (Deescalated(mean="prefix"), "x3")],
+    ("norm", "attention"),
+    [(RUNNING, "softmax"), *in_extras((NORMS["post"], "dnas"), (Deescalated(mean="prefix"), "x3"))],
     ids=lambda each: each if isinstance(each, str) else norm_name(each),
 )  # fmt: skip
 @pytest.mark.usefixtures("unchecked_shapes")
