@@ -35,9 +35,11 @@ class Run(BaseRun):
     def without_effect(self) -> Mapping[str, str]:
         """Those of the data, and the settings of a fusion that has no attention."""
         found = {f"data.{name}": setting for name, setting in self.data.without_effect.items()}
-        if self.model.fusion.kind != "attention":
-            kind = f"model.fusion.kind {self.model.fusion.kind}"
-            found |= {"model.fusion.residual": kind, "model.fusion.alike": kind}
+        kind = self.model.fusion.kind
+        if kind != "attention":
+            found["model.fusion.alike"] = f"model.fusion.kind {kind}"
+        if kind not in ("attention", "mean"):
+            found["model.fusion.residual"] = f"model.fusion.kind {kind}"
         return found
 
     def check(self) -> None:

@@ -53,8 +53,9 @@ def measure_record(
     if twice is not None:
         raise WrongUseError(f"{row_name(twice)} is given twice; name each variant once")
     if len(rows) < 2:
+        other = "softmax" if ("attention", "softmax") not in rows[0] else "dnas"
         raise WrongUseError(
-            f"expected at least two variants to compare, such as --attention softmax {row_name(rows[0])}"
+            f"expected at least two variants to compare, found {row_name(rows[0])}; add another, such as {other}"
         )
     # Prepared here, so that preparation does not count towards the first variant's peak memory.
     prepared = package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
