@@ -265,3 +265,17 @@ def test_the_peak_memory_is_that_of_the_training_if_the_test_follows_later(
         monkeypatch.setattr(module, "peak_memory_bytes", lambda _: 1000)
     tested = execute(PACKAGE, TINY, replace(trial, validate_only=False))
     assert (tested.status, tested.peak_memory_bytes) == ("finished", 3000)
+
+
+def test_a_test_in_another_environment_is_no_training_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = measure(SAVED, tmp_path, validate_only=True)
+    real = loop.environment
+    monkeypatch.setattr(loop, "environment", lambda accelerator: {**real(accelerator), "threads": 7})
+    capsys.readouterr()
+    result = measure(SAVED, tmp_path)
+    assert "-> 7: from the test on the bits may differ" in capsys.readouterr().err
+    assert result.environment == trial.environment
+    assert result.environment["implementations"]
+    assert [each["after_step"] for each in result.segments] == [0, SAVED.train.steps]

@@ -256,11 +256,11 @@ def _begin_segment(progress: Progress, accelerator: Accelerator, log: Log) -> No
             f"this run began in {before['precision']} on {before['device']}, and this machine computes in "
             f"{current['precision']}; resume it where it began, or start it again with --overwrite"
         )
-    differing = [] if before is None else differences(before, current)
-    if differing:
+    if differing := [] if before is None else differences(before, current):
+        first = f"step {progress.step + 1:,}" if progress.step < log.steps else "the test"
         log.message(
-            f"{log.title}: {', '.join(differing)}: from step {progress.step + 1:,} on the bits may differ from those "
-            "of an uninterrupted run"
+            f"{log.title}: {', '.join(differing)}: from {first} on the bits may differ from those of an uninterrupted "
+            "run"
         )
     if before is None or differing or any(before[name] != current[name] for name in ("commit", "clean")):
         progress.segments.append({"after_step": progress.step, **current})

@@ -177,7 +177,7 @@ def record_of(setting: Setting, found: Sequence[Measurement], ceiling: float) ->
 
 def backends(found: Sequence[Measurement], order: str) -> str:
     """Returns the time of each backend of PyTorch's softmax at each length, as a note."""
-    times_of = {each.case.length: each.backend_seconds[order] for each in found}
+    times_of = {each.case.length: each.backend_seconds[order] for each in found if order in each.backend_seconds}
     texts = [
         f"{length:,}: {', '.join(f'{name} {1000 * seconds:,.2f}' for name, seconds in times.items())}"
         for length, times in times_of.items()
@@ -194,14 +194,15 @@ def table(
                 *(["/ causal"] if causal else []), "of matmul, %", "peak MiB"]  # fmt: skip
     rows = []
     for each in found:
-        bases = [each.baseline_seconds["none"], *([each.baseline_seconds["causal"]] if causal else [])]
+        # At some lengths, no case of one order may be left.
+        bases = [each.baseline_seconds.get(order) for order in ("none", "causal")[: 1 + causal]]
         rows.append(
             [
                 each.case.label,
                 f"{each.case.length:,}",
                 *(f"{1000 * each.seconds[name]:,.1f}" for name in PASSES),
                 f"{100 * each.spread:.0f}",
-                *(f"{each.seconds['both'] / base:.2f}" for base in bases),
+                *("" if base is None else f"{each.seconds['both'] / base:.2f}" for base in bases),
                 "" if each.flops_per_second is None else f"{100 * each.flops_per_second / ceiling:.0f}",
                 "" if each.peak_memory_bytes is None else f"{each.peak_memory_bytes / 2**20:,.0f}",
             ]

@@ -150,8 +150,8 @@ def expressible(setting: Setting, case: Case) -> bool:
 
 def refusal(setting: Setting, case: Case) -> str | None:
     """Returns why an implementation does not support a case, tried on one head if possible; None if it does."""
-    # Whether one chunk suffices depends on batch and heads.
-    small = setting if case.implementation == "chunked" else replace(setting, batch=1, heads=1)
+    # Whether one chunk suffices, or the full matrix is faster, depends on batch and heads.
+    small = setting if case.implementation in ("chunked", "blockwise") else replace(setting, batch=1, heads=1)
     query, key, value, _ = small.tensors(case.length)
     kernel = find_attention(case.variant).build(small.heads, small.dropout).to(small.device)
     with torch.no_grad():

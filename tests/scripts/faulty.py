@@ -154,6 +154,11 @@ class Untrained(Trained):
         return super().formula(scores * self.scale.detach(), visible, visibility)
 
 
+class TrainedMixture(Trained):
+    def formula(self, scores: Tensor, visible: Tensor, visibility: Visibility) -> Tensor:
+        return super().formula(self.scale * (scores + 1e-2 * scores.mean(dim=1, keepdim=True)), visible, visibility)
+
+
 class Random(Trained):
     def __init__(self, config: Faulty, heads: int, dropout: float) -> None:
         super().__init__(config, heads, dropout)
@@ -331,6 +336,7 @@ FAULTS = (
             scores * torch.arange(1, self.heads + 1, dtype=scores.dtype)[:, None, None], visible))),
     Fault("heads are mixed", "batches and heads", output(
         lambda self, right, *_: right + 1e-3 * right.roll(1, dims=1))),
+    Fault("heads are mixed, with a parameter", "batches and heads", TrainedMixture),
     Fault("noise", "repeated calls", output(
         lambda self, right, *_: right + 1e-6 * torch.randn_like(right))),
     Fault("another formula in training", "repeated calls", output(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
+from seqarena.common.attention.visibility import Order
 from seqarena.common.data.tokenization import word_tokenizer
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.families import BERT
@@ -67,6 +68,27 @@ def test_every_implementation_is_measured_where_it_exists(tmp_path: Path, capsys
             assert each["baseline_seconds"][order] == min(taken.values())
     assert record["matmul_flops_per_second"] > 0
     assert (tmp_path / "attention-cpu-float32.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_length_without_a_causal_case_has_an_empty_cell() -> None:
+    """The reference may not fit there, and the case without an order may have another implementation."""
+    both = [measured("none", 16, {"none": 0.5, "causal": 0.25}), measured("causal", 16, {"none": 0.5, "causal": 0.25})]
+    _, headings, rows, notes = attention.table(setting(), [*both, measured("none", 32, {"none": 0.5})], 1e9, "cpu")
+    column = headings.index("/ causal")
+    assert [row[column] for row in rows] == ["4.00", "4.00", ""]
+    assert any(note == "/ causal, ms by backend: 16: flash 250.00" for note in notes)
+
+
+def measured(order: Order, length: int, baselines: dict[str, float]) -> Measurement:
+    return Measurement(
+        case=Case(variant="x1", implementation="reference", order=order, length=length),
+        seconds=dict.fromkeys(cases.PASSES, 1.0),
+        spread=0.0,
+        baseline_seconds=baselines,
+        backend_seconds={name: {"flash": seconds} for name, seconds in baselines.items()},
+        flops_per_second=None,
+        peak_memory_bytes=None,
+    )
 
 
 def test_backends_of_softmax_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

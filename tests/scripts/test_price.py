@@ -243,7 +243,7 @@ def test_steps_of_a_language_model_have_a_memory(tmp_path: Path, monkeypatch: py
 def test_a_variant_given_twice_is_refused() -> None:
     with pytest.raises(WrongUseError, match="softmax is given twice"):
         price.run([*TINY, "--attention", "softmax", "softmax"])
-    with pytest.raises(WrongUseError, match="at least two variants to compare, found .*; add another, such as"):
+    with pytest.raises(WrongUseError, match="at least two variants to compare, found dnas"):
         price.run([*TINY, "--attention", "dnas"])
     with pytest.raises(WrongUseError, match="--rounds: expected at least 1"):
         price.run([*TINY, "--rounds", "0"])
