@@ -29,9 +29,10 @@ def line(operations: float, card: Card, memory_bytes: float, parameters: int) ->
     time = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     on_card = "" if hours < LEAST_HOURS else f"{time} on {card.name}, "
     memory = f"{memory_bytes / 2**30:,.1f} GiB" if memory_bytes >= 2**30 else f"{memory_bytes / 2**20:,.0f} MiB"
+    count = f"{parameters / 1e6:,.1f} M" if parameters >= 1e6 else f"{parameters:,}"
     return (
         f"{operations:.2g} floating-point operations, {on_card}about "
-        f"{memory} of tensors per process, about {parameters / 1e6:,.1f} M parameters with softmax"
+        f"{memory} of tensors per process, about {count} parameters with softmax"
     )
 
 

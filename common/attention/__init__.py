@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 import torch
 
+from seqarena.common.attention.arguments import check_tensors
 from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.elementwise import Elementwise
@@ -154,6 +155,7 @@ def attend(
             layer that begins at random.
     """
     config = variant if isinstance(variant, AttentionConfig) else find_attention(variant)
+    check_tensors(query, key, value, None)
     visibility = Visibility(
         query_real=query_mask,
         key_real=key_mask,

@@ -10,6 +10,9 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
 
     PyTorch's fused operators accept tensors of wrong shapes without an error, and read beyond their memory.
     """
+    for each in (query, key, value, bias):
+        if each is not None and not isinstance(each, Tensor):
+            raise WrongUseError(f"query, key, value, bias: expected tensors, found {type(each).__name__}")
     q, k, v = (tuple(each.shape) for each in (query, key, value))
     if any(len(shape) != 4 or 0 in shape for shape in (q, k, v)) or not (
         q[:2] == k[:2] == v[:2] and q[3] == k[3] and k[2] == v[2]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,9 @@ class MultiHeadAttention(nn.Module):
         width = dim if attention_dim is None else attention_dim
         if heads < 1 or width % heads:
             raise WrongUseError(f"heads: expected a divisor of the width {width}, found {heads}")
+        if positions not in get_args(RelativePositions):
+            expected = ", ".join(get_args(RelativePositions))
+            raise WrongUseError(f"positions: expected one of {expected}, found {positions!r}")
         if positions == "rope" and (width // heads) % 2:
             raise WrongUseError(f"positions rope: expected heads of an even width, found {width // heads}")
         self.heads, self.positions = heads, positions

@@ -42,6 +42,13 @@ BY_HEADS, BY_TOKENS = (0, 1, 2, 3), (0, 2, 1, 3)
 """Layouts of a tensor (B H T width): contiguous, and contiguous after its heads are concatenated."""
 
 
+def unshared(tensor: Tensor | None) -> Tensor | None:
+    """Returns a tensor for the backward pass: a copy of a mask of inference mode, or that numpy may change."""
+    if tensor is None or tensor.is_floating_point() or torch.compiler.is_compiling():
+        return tensor
+    return tensor.clone() if tensor.is_inference() or tensor.device.type == "cpu" else tensor
+
+
 class ClearPadding(torch.autograd.Function):
     """Sets padding to 0 by a product of the bits, read as integers, with 0 or 1.
 
@@ -54,9 +61,7 @@ class ClearPadding(torch.autograd.Function):
 
         The result has the given layout, or the tensor's own if it is None.
         """
-        # Tensors of inference mode cannot be saved, and on a CPU numpy may change the mask before the backward pass.
-        is_saved = torch.compiler.is_compiling() or not (real.is_inference() or real.device.type == "cpu")
-        ctx.save_for_backward(real if is_saved else real.clone())
+        ctx.save_for_backward(unshared(real))
         ctx.layout = None if layout is None else layout_of(tensor)
         bits = tensor.view(BITS[tensor.element_size()])
         out = None if layout is None else torch.empty_permuted(bits.shape, layout, dtype=bits.dtype, device=bits.device)
@@ -153,6 +158,8 @@ class Visibility:
         # Their names in ``attend`` are added.
         query_real, key_real = "query_real (query_mask of attend)", "key_real (key_mask of attend)"
         for name, mask in ((query_real, self.query_real), (key_real, self.key_real), ("segments", self.segments)):
+            if mask is not None and not isinstance(mask, Tensor):
+                raise WrongUseError(f"{name}: expected a tensor, found {type(mask).__name__}")
             if mask is not None and mask.device != query.device:
                 raise WrongUseError(
                     f"{name}: expected a tensor on {query.device}, like the query; found one on {mask.device}: "
@@ -175,13 +182,16 @@ class Visibility:
             raise WrongUseError(
                 f"memory is {self.memory}, but only order 'causal' has a memory; order is {self.order!r}"
             )
-        if self.window is not None and (self.window < 1 or self.order != "causal" or self.segments is not None):
+        if self.window is not None and (
+            not isinstance(self.window, int) or self.window < 1 or self.order != "causal" or self.segments is not None
+        ):
             raise WrongUseError(
-                f"window: expected at least 1, with order 'causal' and without segments; found {self.window}, order "
-                f"{self.order!r}"
+                "window: expected a whole number of at least 1, with order 'causal' and without segments; found "
+                f"{self.window}, order {self.order!r}"
             )
         if self.segments is not None and (
             self.segments.is_floating_point()
+            or self.segments.dtype == torch.bool
             or self.segments.shape != (batch, keys)
             or keys < queries
             or self.order == "ordered_queries"

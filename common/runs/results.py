@@ -68,7 +68,7 @@ class Result:
     floors: dict[str, float] = field(default_factory=dict)
     """Scores of trivial rules on the same test examples."""
     bounded: dict[str, list[float]] = field(default_factory=dict)
-    """Final values of u of hnas and of learned tau, by layer."""
+    """u of hnas and learned tau in the tested checkpoint, by layer."""
     data_checksum: str
     parameters: int
     training_seconds: float

@@ -27,7 +27,7 @@ from seqarena.pretraining.masking import Masking
 SPLITS = ("train", "validation", "test")
 TRAINED = 30_000
 """Default size of a vocabulary trained on the text."""
-VERSION = 2
+VERSION = 3
 """Raised whenever a text would get other tokens, so that older prepared data are not used."""
 TRAINED_ON = 200_000
 """Maximum number of documents that a vocabulary is trained on."""

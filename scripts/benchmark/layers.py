@@ -57,6 +57,8 @@ def parse(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
             raise WrongUseError(f"--{name}: expected at least 1, found {getattr(options, name)}")
     if min(options.lengths) < 1:
         raise WrongUseError(f"--lengths: expected at least 1, found {min(options.lengths)}")
+    if not options.longest_seconds > 0:
+        raise WrongUseError(f"--longest-seconds: expected a number above 0, found {options.longest_seconds}")
     if options.dim % options.heads:
         raise WrongUseError(f"--heads: expected a divisor of --dim {options.dim}, found {options.heads}")
     if options.order not in ("none", "causal"):

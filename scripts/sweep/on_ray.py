@@ -62,7 +62,7 @@ def run_on_ray(
     mark = runs.absolute() / f".sweep-{uuid.uuid4().hex}"
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
+        _start(ray)
         gpus = _room(ray, cpus, gpus)
         mark.touch()
         for number in todo:
@@ -95,6 +95,15 @@ def run_on_ray(
 def _without_overwrite(each: PlannedRun) -> dict[str, Any]:
     session = dataclasses.replace(each.session, overwrite=False, overwrite_outdated=False)
     return dataclasses.replace(each, session=session).description()
+
+
+def _start(ray: Any) -> None:
+    """Connects to the cluster of RAY_ADDRESS, or starts one on this machine."""
+    try:
+        ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
+    except Exception as error:  # Ray raises plain exceptions, for example if its start times out
+        reason = str(error).strip().partition("\n")[0]
+        raise WrongUseError(f"Ray could not be started or reached: {reason}; --parallel needs no Ray") from error
 
 
 def _room(ray: Any, cpus: float, gpus: float | None) -> float:

@@ -111,18 +111,18 @@ def batches(subject: Subject) -> str:
         for is_training, dropout in subject.modes:
             kernel = subject.kernel(3, dropout).train(is_training)
             first, other = each.run_seeded(kernel), each.map(_with_other_examples).run_seeded(kernel)
-            where = f"all examples but the first changed; {each.label}, {mode_name(is_training, dropout)}"
-            require_close(other[:1], first[:1], where)
+            mode = f"{each.label}, {mode_name(is_training, dropout)}"
+            require_close(other[:1], first[:1], f"all examples but the first changed; {mode}")
+            for number in range(3):
+                own = torch.arange(3)[:, None, None] == number
+                changed = each.map(lambda tensor, own=own: torch.where(own, tensor, 3 - tensor))  # type: ignore[misc]
+                where = f"all heads but number {number} of 3 changed; {mode}"
+                require_close(changed.run_seeded(kernel)[:, number], first[:, number], where)
         together = each.run(subject.kernel(3))
         for number in range(3):
             alone = each.map(lambda tensor, number=number: tensor[number : number + 1])  # type: ignore[misc]
             where = f"example {number} of 3 alone; {each.label}"
             require_close(alone.run(subject.kernel(3)), together[number : number + 1], where)
-        for number in range(3):
-            own = torch.arange(3)[:, None, None] == number
-            changed = each.map(lambda tensor, own=own: torch.where(own, tensor, 3 - tensor))  # type: ignore[misc]
-            where = f"all heads but number {number} of 3 changed; {each.label}"
-            require_close(changed.run(subject.kernel(3))[:, number], together[:, number], where)
     return "examples and heads are independent"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.visibility import CallOption, Order, Visibility
@@ -68,8 +68,12 @@ class Subject:
     config: AttentionConfig
 
     def kernel(self, heads: int = 2, dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Kernel:
-        """Returns a kernel in evaluation."""
-        return self.config.build(heads=heads, dropout=dropout).to(dtype).eval()
+        """Returns a kernel in evaluation. Parameters of 0 are 0.1, so that no output is 0 whatever the inputs are."""
+        kernel = self.config.build(heads=heads, dropout=dropout).to(dtype).eval()
+        for parameter in kernel.parameters():
+            if not parameter.any():
+                nn.init.constant_(parameter, 0.1)
+        return kernel
 
     @property
     def modes(self) -> list[tuple[bool, float]]:

@@ -154,6 +154,15 @@ class Untrained(Trained):
         return super().formula(scores * self.scale.detach(), visible, visibility)
 
 
+class FromZero(Plain):
+    def __init__(self, config: Faulty, heads: int, dropout: float) -> None:
+        super().__init__(config, heads, dropout)
+        self.scale = nn.Parameter(torch.zeros(()))
+
+    def formula(self, scores: Tensor, visible: Tensor, visibility: Visibility) -> Tensor:
+        return self.scale * super().formula(scores, visible, visibility)
+
+
 class TrainedMixture(Trained):
     def formula(self, scores: Tensor, visible: Tensor, visibility: Visibility) -> Tensor:
         return super().formula(self.scale * (scores + 1e-2 * scores.mean(dim=1, keepdim=True)), visible, visibility)
@@ -337,6 +346,10 @@ FAULTS = (
     Fault("heads are mixed", "batches and heads", output(
         lambda self, right, *_: right + 1e-3 * right.roll(1, dims=1))),
     Fault("heads are mixed, with a parameter", "batches and heads", TrainedMixture),
+    Fault("heads are mixed where weights are dropped", "batches and heads", formula(
+        lambda self, scores, visible, visibility: softmax(
+            scores.mean(dim=1, keepdim=True).expand_as(scores) if self.active_dropout else scores, visible))),
+    Fault("a trained factor that begins at 0, which is no fault", "", FromZero),
     Fault("noise", "repeated calls", output(
         lambda self, right, *_: right + 1e-6 * torch.randn_like(right))),
     Fault("another formula in training", "repeated calls", output(

@@ -48,6 +48,7 @@ def test_the_length_from_which_a_variant_is_faster() -> None:
         ("--dim 8 --heads 3", "expected a divisor of --dim 8"),
         ("--repeats 0", "--repeats: expected at least 1"),
         ("--lengths 0", "--lengths: expected at least 1"),
+        ("--longest-seconds nan", "--longest-seconds: expected a number above 0"),
         ("--order sideways", "order"),
         ("--order ordered_queries", "expected none or causal"),
         ("--order causal --attention linformer", "not defined for order 'causal'"),

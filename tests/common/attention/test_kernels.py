@@ -5,6 +5,7 @@ import re
 import warnings
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -269,6 +270,14 @@ def test_what_no_kernel_can_take_is_refused_before_any_work() -> None:
             kernel.step(torch.zeros(2, 2, 5, device="meta"), *tensors, each.visibility)
         with pytest.raises(WrongUseError, match=r"segments: expected shape .* of integers"):
             kernel(*tensors, Visibility(segments=torch.zeros(2, 5)))
+        with pytest.raises(WrongUseError, match=r"of integers .* found torch\.bool"):
+            kernel(*tensors, Visibility(segments=torch.zeros(2, 5, dtype=torch.bool)))
+        with pytest.raises(WrongUseError, match=r"window: expected a whole number .* found 2\.5"):
+            kernel(*tensors, Visibility(order="causal", window=2.5))  # type: ignore[arg-type]
+        with pytest.raises(WrongUseError, match=r"key_mask of attend\): expected a tensor, found ndarray"):
+            attend(name, *tensors, key_mask=np.ones((2, 5), dtype=bool))  # type: ignore[arg-type]
+        with pytest.raises(WrongUseError, match="query, key, value, bias: expected tensors, found list"):
+            attend(name, *(tensor.tolist() for tensor in tensors))  # type: ignore[arg-type]
         away = torch.ones(2, 5, dtype=torch.bool, device="meta")
         for wrong, named in (
             (Visibility(query_real=away), r"query_real \(query_mask of attend\)"),

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from seqarena.common.attention import ATTENTIONS, attend, conditions
 from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.attention.hybrid import Hybrid
-from seqarena.common.attention.visibility import Visibility
+from seqarena.common.attention.visibility import Order, Visibility
 from tests.common.attention.cases import VARIANTS, Case, case, cases
 
 ORDERED = [(name, order) for name, order in VARIANTS if order != "none"]
@@ -189,6 +189,23 @@ def test_a_mask_that_numpy_changes_before_the_backward_pass() -> None:
     output.sum().backward()
     assert leaf.grad is not None
     assert leaf.grad.flatten().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("implementation", ["blockwise", "reference"])
+@pytest.mark.parametrize(("name", "order"), VARIANTS)
+def test_no_gradient_is_of_a_mask_that_numpy_changed(name: str, order: Order, implementation: str) -> None:
+    gradients = []
+    for changes in (False, True):
+        torch.manual_seed(0)
+        numbers = np.array([[True, True, True, False]])
+        real = torch.from_numpy(numbers)
+        kernel, visibility = ATTENTIONS[name].build(heads=1), Visibility(query_real=real, key_real=real, order=order)
+        tensors = [torch.randn(1, 1, 4, 2, requires_grad=True) for _ in range(3)]
+        output = kernel.compute(implementation, *tensors, visibility)
+        numbers[:] ^= changes
+        gradients.append(torch.autograd.grad(output.square().sum(), tensors))
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("real", [(None, None), ([[True, True]], [[True, False]])])
