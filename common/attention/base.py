@@ -168,12 +168,12 @@ class Kernel(nn.Module, ABC):
     ) -> Iterator[WeightRows]:
         """Yields the weights before dropout, without gradients, a block of queries at a time; by the rule if any."""
         self.check(visibility, bias, query=query, key=key)
-        query, key, _ = self.transform(query, key, key, visibility)
+        query, key, _ = (each.detach() for each in self.transform(query, key, key, visibility))
+        bias, mixing_weight = (None if each is None else each.detach() for each in (bias, self.mixing_weight()))
         if self.rule is not None:
-            return rows_by_rule(self.rule, self.mixing_weight(), query, key, visibility, bias)
+            return rows_by_rule(self.rule, mixing_weight, query, key, visibility, bias)
         return self._rows_by_formula(query, key, visibility, bias)
 
-    @torch.no_grad()
     def _rows_by_formula(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None
     ) -> Iterator[WeightRows]:
@@ -186,7 +186,7 @@ class Kernel(nn.Module, ABC):
             weights, state = self._weights(some.query, some.key, some.visibility, some.bias, state)
             yield WeightRows(
                 slice(0, query.shape[0] * query.shape[1]), some.rows, slice(0, some.key.shape[2]),
-                weights.flatten(0, 1), None,
+                weights.detach().flatten(0, 1), None,
             )  # fmt: skip
 
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:

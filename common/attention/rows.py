@@ -35,11 +35,13 @@ class WeightRows(NamedTuple):
     and for variants without a rule."""
 
 
-@torch.no_grad()
 def rows_by_rule(
     rule: Rule, mixing_weight: Tensor | None, query: Query, key: Key, visibility: Visibility, bias: Bias | None
 ) -> Iterator[WeightRows]:
-    """Yields the weights of a variant with a rule, by the engine's tiles, in memory linear in the length."""
+    """Yields the weights of a variant with a rule, by the engine's tiles, in memory linear in the length.
+
+    No input requires a gradient.
+    """
     call = Call(query, key, key, bias, visibility, rule, mixing_weight, 0.0, 0, most_rows=MOST_ROWS)
     known = rule.is_mixture or not rule.whole_rows
     is_defined = known and not call.is_prefix and rule.rounds <= 1

@@ -71,7 +71,7 @@ def test_answers_are_those_of_plain_loops(tokenizer: Tokenizer, seed: int, which
     """``alike``: many spans have equal texts, which are one answer."""
     windows = cut_up(tokenizer, asked([["France"], [], ["name"]], version="2.0"), windows=which)
     if alike:
-        texts = [re.sub(r"\w", "x", text) for text in windows.questions.contexts]
+        texts = tuple(re.sub(r"\w", "x", text) for text in windows.questions.contexts)
         windows = replace(windows, questions=replace(windows.questions, contexts=texts))
     generator = np.random.default_rng(seed)
     shape = len(windows), int(windows.lengths.max())

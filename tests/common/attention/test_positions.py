@@ -127,6 +127,7 @@ def test_what_cannot_have_positions_is_refused(settings: dict[str, object], mess
         replace(QUICK.run.model, **settings).check(order="none", mean_pooled=False)  # type: ignore[arg-type]
 
 
+@pytest.mark.unhooked
 def test_a_mistyped_name_of_positions_is_refused() -> None:
     with pytest.raises(WrongUseError, match="positions: expected one of none, rope, alibi, found 'rop'"):
         MultiHeadAttention("dnas", dim=8, heads=2, positions="rop")  # type: ignore[arg-type]

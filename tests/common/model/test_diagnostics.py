@@ -130,11 +130,13 @@ def test_a_formula_without_a_rule_has_the_same_sizes(name: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["softmax", "hnas", "x3", "sigmoid"])
-def test_rows_of_weights_have_no_gradient_and_do_not_need_no_grad(name: str) -> None:
+def test_rows_of_weights_have_no_gradient_and_do_not_need_no_grad(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = ATTENTIONS[name].build(heads=2)
     query, key = (torch.randn(1, 2, 5, 4, requires_grad=True) for _ in range(2))
-    for rows in (kernel.weight_rows, kernel._rows_by_formula):
-        found = [each.weights for each in rows(query, key, Visibility(), None)]
+    for rule in (True, False):
+        if not rule:
+            monkeypatch.setattr(kernel, "weight_rows", kernel._rows_by_formula)
+        found = [each.weights for each in kernel.weight_rows(query, key, Visibility(), None)]
         assert not any(each.requires_grad for each in found)
         torch.testing.assert_close(torch.cat(found, dim=1)[None], kernel.weights(query, key, Visibility()).detach())
 
