@@ -119,7 +119,7 @@ def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def named_by(option: str, path: str, kind: str) -> Iterator[Path]:
-    """Yields a path that the user set by an option, such as ``--data.glove``, for the code that reads it.
+    """Yields a path that the user set by an option, such as ``--data.path``, for the code that reads it.
 
     Raises:
         BadDataError: the path does not exist, or the code inside the context found it damaged. The message begins with
@@ -158,7 +158,7 @@ def suggestion(name: str, choices: Iterable[str]) -> str:
 
 
 def look_up(table: Mapping[str, Entry], name: str, kind: str, of: str = "") -> Entry:
-    """Returns the table's entry of a name. Messages read ``unknown preset 'quik' of lra listops; nearest: quick``.
+    """Returns the table's entry of a name. Messages read ``unknown preset 'quik'; nearest: quick``.
 
     Raises:
         WrongUseError: no such entry. The message suggests the most similar name, or lists all.

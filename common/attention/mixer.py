@@ -38,7 +38,7 @@ class MixerConfig(DirectConfig):
 
     A bias or a memory does not reach a mixer, and it computes whole sequences, not steps.
     A mixer has no queries and keys. It cannot be used where a model has its own projections: decoders, Transformer-XL,
-    the fusion of ``vqa``, models of transformers, and ``attend``.
+    the fusion of views, models of transformers, and ``attend``.
     """
 
     @abstractmethod

@@ -7,7 +7,7 @@ from typing import Literal
 from seqarena.common.checksums import CHECKSUMS, require_checksum, write_checksums
 from seqarena.common.data.tokenization.byte_level import MERGES, read_byte_level
 from seqarena.common.data.tokenization.interface import CONTINUED, SPECIAL, Ids, Tokenizer
-from seqarena.common.data.tokenization.library import LibraryTokenizer, read_json
+from seqarena.common.data.tokenization.library import LibraryTokenizer, read_tokenizer
 from seqarena.common.data.tokenization.sentencepiece import read_sentencepiece, train_sentencepiece
 from seqarena.common.data.tokenization.wordpiece import read_vocabulary, train_wordpiece, word_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError, damage
@@ -25,7 +25,7 @@ TRAIN: Mapping[Kind, Callable[[Iterable[str], int], Tokenizer]] = {
 READ: Mapping[str, Callable[[Path], Tokenizer]] = {
     "spiece.model": read_sentencepiece,
     "30k-clean.model": read_sentencepiece,  # in Google's archives of ALBERT
-    "tokenizer.json": read_json,
+    "tokenizer.json": read_tokenizer,
     "vocab.json": read_byte_level,
     "vocab.txt": read_vocabulary,
 }

@@ -87,7 +87,7 @@ class LibraryTokenizer(Tokenizer):
             write_atomically(folder / "vocab.txt", lambda file: file.write(lines.encode()))
 
 
-def read_json(path: Path) -> LibraryTokenizer:
+def read_tokenizer(path: Path) -> LibraryTokenizer:
     """Returns the tokenizer of a ``tokenizer.json``."""
     # The library's from_file reports every failure as damage.
     inner = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))

@@ -69,7 +69,7 @@ class BertConfig(EncoderConfig):
                 raise WrongUseError(f"model.{name}: expected at least 1, found {value}")
         if self.attention_labels:
             raise WrongUseError(
-                "model.relative_positions and model.query_key_norm are settings of lra; checkpoints of BERT have none"
+                "model.relative_positions and model.query_key_norm: checkpoints of BERT have neither; leave them out"
             )
         if self.token_types < 0:
             raise WrongUseError(f"model.token_types: expected at least 0, found {self.token_types}")
