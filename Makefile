@@ -14,7 +14,7 @@ test test-extras: export OMP_NUM_THREADS = 1
 test test-extras: export PYTHONDONTWRITEBYTECODE =
 test test-extras: export PYTHONPYCACHEPREFIX = $(CURDIR)/.venv/bytecode
 
-.PHONY: quickstart test test-extras mutations fuzz tables check format clean
+.PHONY: quickstart test test-extras mutations kills fuzz tables check format clean
 
 quickstart: $(READY)
 	$(BIN)/seqarena quickstart
@@ -30,6 +30,10 @@ test-extras: $(EXTRAS)
 # Not in CI: a quarter of an hour on two cores. The score is in docs/reliability.md.
 mutations: $(READY)
 	$(BIN)/python -m tests.mutations
+
+# Not in CI, whose tests kill runs 25 times.
+kills: $(READY)
+	$(BIN)/python -m tests.kills
 
 # Not in CI, whose tests try a hundred damaged copies of each kind of file.
 fuzz: $(EXTRAS)

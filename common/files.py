@@ -149,13 +149,12 @@ def _refuse(text: str) -> None:
 
 def _require_finite(values: Any) -> None:
     """Raises a ``ValueError`` for a number too large for a float, which the parser returns as infinity."""
-    if isinstance(values, float) and not math.isfinite(values):
-        raise ValueError("a number is too large for JSON")
-    if isinstance(values, list) and set(map(type, values)) <= {float, int}:  # thousands of scores
-        if not all(map(math.isfinite, values)):
+    inner = list(values.values()) if isinstance(values, dict) else values if isinstance(values, list) else [values]
+    if set(map(type, inner)) <= {float, int}:  # thousands of scores
+        if not all(map(math.isfinite, inner)):
             raise ValueError("a number is too large for JSON")
     elif isinstance(values, dict | list):
-        for each in values.values() if isinstance(values, dict) else values:
+        for each in inner:
             _require_finite(each)
 
 

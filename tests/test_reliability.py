@@ -54,18 +54,24 @@ def interrupted(run: Run, folder: Path, seconds: float) -> bool:
 
 @pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.extras)])
 def test_kills_at_random_moments_change_no_bit(count: int, tmp_path: Path) -> None:
-    expected = outcome(tmp_path / "whole", measure(LONGER, tmp_path / "whole"))
-    moments = random.Random(0)
+    kill_and_compare(count, tmp_path, seed=0)
+
+
+def kill_and_compare(count: int, folder: Path, seed: int) -> int:
+    """Kills runs ``count`` times in all, finishes each and compares it with an unkilled one; returns their number."""
+    expected = outcome(folder / "whole", measure(LONGER, folder / "whole"))
+    moments = random.Random(seed)
     kills, runs = 0, 0
     while kills < count:
         runs += 1
-        folder = tmp_path / f"killed{runs}"
-        shutil.copytree(tmp_path / "whole" / "data", folder / "data")
-        while interrupted(LONGER, folder, moments.uniform(0.0, 0.5)):
+        own = folder / f"killed{runs}"
+        shutil.copytree(folder / "whole" / "data", own / "data")
+        while interrupted(LONGER, own, moments.uniform(0.0, 0.5)):
             kills += 1
             if kills % 5 == 0:
                 break
-        assert outcome(folder, measure(LONGER, folder)) == expected
+        assert outcome(own, measure(LONGER, own)) == expected
+    return runs
 
 
 def lose(*names: str) -> Callable[[Path], None]:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from seqarena.common.attention.operators import Arguments, backward_operator, forward_operator, full_precision
 from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, HIDDEN, Rule
 from seqarena.common.attention.tiles import blocks
-from seqarena.common.attention.visibility import Visibility, unshared
+from seqarena.common.attention.visibility import Visibility, for_backward
 from seqarena.common.shapes import Key, Output, Query, Value
 
 RANGE = 30.0
@@ -258,7 +258,7 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output[1:], *map(unshared, inputs[:-1]))
+    ctx.save_for_backward(*output[1:], *map(for_backward, inputs[:-1]))
     ctx.rule = inputs[-1]
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)

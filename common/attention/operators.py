@@ -11,7 +11,7 @@ from torch import Tensor
 from seqarena.common.attention.blockwise import backward, forward
 from seqarena.common.attention.rule import Rule
 from seqarena.common.attention.tiles import Call
-from seqarena.common.attention.visibility import Order, Visibility, unshared
+from seqarena.common.attention.visibility import Order, Visibility, for_backward
 from seqarena.common.runs.config import from_json
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -185,7 +185,7 @@ def _(grad: Tensor, column_lse: Tensor, bias_grad: bool, *given: Any) -> tuple[T
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     """Saves the inputs and the column logsumexps; everything else is recomputed."""
-    ctx.save_for_backward(*map(unshared, inputs[:TENSORS]), output[1])
+    ctx.save_for_backward(*map(for_backward, inputs[:TENSORS]), output[1])
     ctx.settings = inputs[TENSORS:]
     ctx.mark_non_differentiable(output[1], output[2])
     ctx.set_materialize_grads(False)

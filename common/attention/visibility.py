@@ -42,8 +42,11 @@ BY_HEADS, BY_TOKENS = (0, 1, 2, 3), (0, 2, 1, 3)
 """Layouts of a tensor (B H T width): contiguous, and contiguous after its heads are concatenated."""
 
 
-def unshared(tensor: Tensor | None) -> Tensor | None:
-    """Returns a tensor for the backward pass: a copy of a mask of inference mode, or that numpy may change."""
+def for_backward(tensor: Tensor | None) -> Tensor | None:
+    """Returns what the backward pass keeps of an input: the tensor itself, or a copy of a mask.
+
+    A mask of inference mode cannot be kept, and numpy can change one on a CPU.
+    """
     if tensor is None or tensor.is_floating_point() or torch.compiler.is_compiling():
         return tensor
     return tensor.clone() if tensor.is_inference() or tensor.device.type == "cpu" else tensor
@@ -61,7 +64,7 @@ class ClearPadding(torch.autograd.Function):
 
         The result has the given layout, or the tensor's own if it is None.
         """
-        ctx.save_for_backward(unshared(real))
+        ctx.save_for_backward(for_backward(real))
         ctx.layout = None if layout is None else layout_of(tensor)
         bits = tensor.view(BITS[tensor.element_size()])
         out = None if layout is None else torch.empty_permuted(bits.shape, layout, dtype=bits.dtype, device=bits.device)

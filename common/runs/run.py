@@ -66,7 +66,7 @@ class BaseRun:
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        """Path of a field that has no effect -> the setting that takes its effect. It is refused if it is typed."""
+        """Path of a field -> the setting with which it has no effect. Such a field is refused if it is typed."""
         return {}
 
     @property

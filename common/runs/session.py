@@ -251,7 +251,7 @@ def _measure(
     if session.trackers:
         accelerator.end_training()
     changes = changed_from(preset, run)
-    trained = [each for each in progress.segments if each["after_step"] < run.train.steps]  # the others only tested
+    in_training = [each for each in progress.segments if each["after_step"] < run.train.steps]  # the others only tested
     bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(assembly.model)}
     return Result(
         package=task.package,
@@ -281,7 +281,7 @@ def _measure(
         training_seconds=progress.training_seconds,
         tokens_per_second=progress.tokens / progress.training_seconds if progress.training_seconds else 0.0,
         peak_memory_bytes=peak,
-        environment={name: value for name, value in trained[-1].items() if name != "after_step"},
+        environment={name: value for name, value in in_training[-1].items() if name != "after_step"},
         segments=progress.segments,
         sources=dict(sources),
         run=to_json(run),

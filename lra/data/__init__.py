@@ -51,7 +51,7 @@ class Data(ABC):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        """Name of a field that has no effect -> the setting that takes its effect."""
+        """Name of a field -> the setting with which it has no effect."""
         return {}
 
     def check(self) -> None:  # noqa: B027  # most configs have nothing to check

@@ -31,9 +31,9 @@ def select(settings: FigureOptions) -> dict[str, list[RunFolder]]:
 
 def make(settings: FigureOptions) -> FigureResult:
     """Returns the losses, means over seeds, up to the last step that all seeds took."""
-    selected = select(settings)
-    curves = {name: [curves_of(run) for run in runs] for name, runs in selected.items()}
-    for name, runs in selected.items():
+    runs_of_name = select(settings)
+    curves = {name: [curves_of(run) for run in runs] for name, runs in runs_of_name.items()}
+    for name, runs in runs_of_name.items():
         for run, found in zip(runs, curves[name], strict=True):
             require_losses(run, found)
     return FigureResult(panels=loss_panels(curves), findings=[])

@@ -21,6 +21,7 @@ from seqarena.common.runs.config import from_json
 from seqarena.common.runs.external import import_code
 from seqarena.common.runs.inputs import sources_in
 from seqarena.common.runs.named import changed_fields
+from seqarena.common.runs.results import RESULT
 from seqarena.common.runs.roles import ASIDE, role_at
 from seqarena.common.runs.sources import changed_sources
 from seqarena.common.runs.trained import TrainedRun, read_trained
@@ -285,9 +286,12 @@ def curves_of(run: RunFolder) -> Curves:
 
 
 def require_losses(run: RunFolder, curves: Curves) -> None:
-    """Raises a ``MissingError`` for a run without recorded training losses."""
-    if not curves.get("loss", {}).get("training"):
-        raise MissingError(f"{run.folder}: metrics.jsonl has no training loss; copy it from the run, or run it again")
+    """Raises a ``MissingError`` for a finished run without recorded training losses; others may have none yet."""
+    if (run.folder / RESULT).exists() and not curves.get("loss", {}).get("training"):
+        raise MissingError(
+            f"{run.folder}: expected training losses in metrics.jsonl, found none; copy the file from the original "
+            "run, or run again with --overwrite"
+        )
 
 
 def mean_line(

@@ -101,8 +101,8 @@ def layered(view: View, panel: str, title: str) -> Chart | None:
     """Returns the last values of a diagnostic by layer, with a line per row: the mean over its finished seeds."""
     data: list[dict[str, Any]] = []
     for name, runs in view.runs.items():
-        finished = [run for run in runs if run.result is not None and run.result.score is not None]
-        ends = [_last_values(run.curves[panel]) for run in finished if panel in run.curves]
+        with_score = [run for run in runs if run.result is not None and run.result.score is not None]
+        ends = [_last_values(run.curves[panel]) for run in with_score if panel in run.curves]
         layers = sorted({layer for each in ends for layer in each})
         if layers:
             by_layer = [[each[layer] for each in ends if layer in each] for layer in layers]

@@ -68,7 +68,10 @@ class Subject:
     config: AttentionConfig
 
     def kernel(self, heads: int = 2, dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Kernel:
-        """Returns a kernel in evaluation. Parameters of 0 are 0.1, so that no output is 0 whatever the inputs are."""
+        """Returns a kernel in evaluation.
+
+        Parameters that begin at 0 are set to 0.1. An output that is always 0 would pass most checks.
+        """
         kernel = self.config.build(heads=heads, dropout=dropout).to(dtype).eval()
         for parameter in kernel.parameters():
             if not parameter.any():

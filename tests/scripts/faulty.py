@@ -163,6 +163,13 @@ class FromZero(Plain):
         return self.scale * super().formula(scores, visible, visibility)
 
 
+class UnmaskedFromZero(FromZero):
+    def formula(self, scores: Tensor, visible: Tensor, visibility: Visibility) -> Tensor:
+        if visibility.key_real is not None:
+            visible = visible | ~visibility.key_real[:, None, None, :]
+        return super().formula(scores, visible, visibility)
+
+
 class TrainedMixture(Trained):
     def formula(self, scores: Tensor, visible: Tensor, visibility: Visibility) -> Tensor:
         return super().formula(self.scale * (scores + 1e-2 * scores.mean(dim=1, keepdim=True)), visible, visibility)
@@ -350,6 +357,7 @@ FAULTS = (
         lambda self, scores, visible, visibility: softmax(
             scores.mean(dim=1, keepdim=True).expand_as(scores) if self.active_dropout else scores, visible))),
     Fault("a trained factor that begins at 0, which is no fault", "", FromZero),
+    Fault("padding is not masked, behind a factor of 0", "padded keys", UnmaskedFromZero),
     Fault("noise", "repeated calls", output(
         lambda self, right, *_: right + 1e-6 * torch.randn_like(right))),
     Fault("another formula in training", "repeated calls", output(

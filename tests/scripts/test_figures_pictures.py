@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -296,6 +297,17 @@ def test_what_does_not_go_together_is_refused(runs: Path, tmp_path: Path) -> Non
     odd = Rectangle(**{each.name: getattr(BASE.model, each.name) for each in fields(BASE.model)})
     with pytest.raises(WrongUseError, match="expected a square of patches"):
         picture_runs.grid_of(RunFolder(folder=Path("run"), run=replace(BASE, model=odd)))
+
+
+@pytest.mark.parametrize("make", [p1_runs.scales, p3_losses.make])
+def test_a_finished_run_without_recorded_losses_is_named(runs: Path, tmp_path: Path, make: Any) -> None:
+    shutil.copytree(runs / "x3", tmp_path / "x3")
+    (tmp_path / "x3" / "metrics.jsonl").unlink()
+    with pytest.raises(MissingError, match=r"x3: expected training losses in metrics.jsonl, found none; copy"):
+        make(options(tmp_path, "x3"))
+    (tmp_path / "x3" / "result.json").unlink()
+    if make is p3_losses.make:  # a run that has only just begun is left out
+        assert not lines(make(options(tmp_path, "x3")).panels, "training loss")
 
 
 def test_seeds_of_two_versions_of_the_code_are_not_averaged(tmp_path: Path) -> None:

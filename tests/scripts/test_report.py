@@ -3,8 +3,10 @@
 import base64
 import gzip
 import json
+import os
 import re
 import shutil
+import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from seqarena.scripts.report.scores import interval
 from seqarena.scripts.report.words import sentences
 from seqarena.scripts.seqarena import dispatch
 from tests.common.runs.test_cli import TINY
+from tests.interruption import start
 from tests.scripts.results import result, run
 from tests.scripts.test_overview import results as planted
 
@@ -49,6 +52,27 @@ def test_tables_of_different_data_have_different_titles(tmp_path: Path) -> None:
     assert {title.partition(" [")[2] for title in titles} == {
         "data: sha256 abababababab]", "data: sha256 cdcdcdcdcdcd]",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_kill_while_the_page_is_written_leaves_the_page_before(tmp_path: Path, moment: str) -> None:
+    """Once the new page is written but not yet on the disk, and once before it takes the place of the old one."""
+
+    def killed() -> None:
+        setattr(os, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        page(tmp_path)
+
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    result("softmax", 0, 50).write(tmp_path / "0")
+    before, _ = page(tmp_path)
+    result("dnas", 0, 60).write(tmp_path / "1")
+    assert os.waitpid(start(killed), 0)[1] == signal.SIGKILL
+    assert (tmp_path / "page.html").read_text() == before
+    after, _ = page(tmp_path)
+    assert "dnas" not in before
+    assert "dnas" in after
+    assert [each.name for each in tmp_path.glob("*page*")] == ["page.html"]
 
 
 def page(folder: Path, *more: str) -> tuple[str, dict]:

@@ -18,6 +18,7 @@ from seqarena.vqa.data.detected import DetectedViews, read_detector
 from seqarena.vqa.data.scenes import WORDS, Scenes
 from seqarena.vqa.data.vqa2 import Vqa2
 from seqarena.vqa.data.written import write_scenes
+from seqarena.vqa.presets import PRESETS
 from seqarena.vqa.regions import ARRAYS, _checksum, read
 
 SCENES = 24
@@ -63,6 +64,12 @@ def test_files_hold_the_scenes_they_were_written_of(written: Path, tmp_path: Pat
     inside = (theirs.centres > 0.09) & (theirs.centres < 0.91)  # at the edge a box is cut off
     np.testing.assert_allclose(own.centres[inside], theirs.centres[inside], atol=1e-3)
     assert own.real.all()
+
+
+def test_chance_of_the_generated_files_is_the_score_of_guessing(written: Path, tmp_path: Path) -> None:
+    loaded = config(written).load(tmp_path)
+    guessing = loaded.splits["train"].scores.sum(axis=1).mean() / len(loaded.answers)
+    assert guessing == pytest.approx(PRESETS["vqa2"]["quick"].chance, abs=5e-3)
 
 
 def test_regions_of_your_own_are_verified_once(
