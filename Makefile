@@ -7,7 +7,7 @@ SETUP := $(shell { cat constraints.txt pyproject.toml seqarena/__init__.py; echo
 READY := .venv/ready-$(SETUP)
 EXTRAS := .venv/extras-$(SETUP)
 # The tests that are run again with shape annotations checked at every call, which takes a third of their time.
-CHECKED := tests/common tests/lra tests/pretraining tests/qa tests/summarization tests/vqa tests/scripts/test_figures.py
+SHAPE_TESTS := tests/common tests/lra tests/pretraining tests/qa tests/summarization tests/vqa tests/scripts/test_figures.py
 # The tests' tensors are tiny: a second thread would only be waited for.
 test test-extras: export OMP_NUM_THREADS = 1
 # Each test that starts a process would else compile the sources anew, where the environment forbids to keep bytecode.
@@ -25,7 +25,7 @@ test: $(READY)
 test-extras: $(EXTRAS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "extras and not interpreted"
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m interpreted
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not extras and not unhooked" --jaxtyping-packages=seqarena,beartype.beartype $(CHECKED)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not extras and not unhooked" --jaxtyping-packages=seqarena,beartype.beartype $(SHAPE_TESTS)
 
 # Not in CI: a quarter of an hour on two cores. The score is in docs/reliability.md.
 mutations: $(READY)

@@ -33,6 +33,8 @@ class Schedule:
 
     def check(self, steps: int) -> None:
         """Raises a ``WrongUseError`` if the warm-up does not fit into the steps (rsqrt may end during warm-up)."""
+        if self.shape == "one_cycle" and steps < 3:
+            raise WrongUseError(f"optim.schedule.shape one_cycle: expected train.steps of at least 3, found {steps}")
         if self.warmup < 0 or (self.warmup >= steps and self.shape != "rsqrt"):
             raise WrongUseError(
                 f"optim.schedule.warmup {self.warmup} does not fit into train.steps {steps}: expected 0 to {steps - 1}"

@@ -152,6 +152,10 @@ def test_any_field_is_set_by_its_path() -> None:
         ),
         ("lra listops --train.steps 0", "train.steps: expected at least 1, found 0"),
         ("lra listops --optim.schedule.warmup 5000", "does not fit into train.steps"),
+        (
+            "lra listops --preset xiong2021 --train.steps 2",
+            "optim.schedule.shape one_cycle: expected train.steps of at least 3, found 2",
+        ),
         ("lra listops --optim.schedule.cycle-betas", "cycle_betas belongs to shape one_cycle; shape is linear"),
         ("lra listops --legacy.zero-is-padding", "legacy.zero_is_padding applies only to image, pathfinder and pathx"),
         ("lra listops --train.checkpoint-seconds -1", "train.checkpoint_seconds: expected at least 0, found -1.0"),
