@@ -148,11 +148,11 @@ def test_a_batch_that_three_processes_cannot_share_is_refused(tmp_path: Path) ->
 
 def test_what_one_process_refuses_all_refuse_in_the_same_words(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m"]
-    for wrong, message in (
-        (("--legacy.drop-tail", "--train.batch-size", "64"), "seqarena: legacy.drop_tail: expected at least"),
-        (("--data.path", "nowhere"), "seqarena: --data.path nowhere: no such file or folder"),
+    for fields, wrong, message in (
+        (FIELDS, ("--legacy.drop-tail", "--train.batch-size", "64"), "seqarena: legacy.drop_tail: expected at least"),
+        (FIELDS[:3], ("--data.path", "nowhere"), "seqarena: --data.path nowhere: no such file or folder"),
     ):
-        told = run(torchrun, tmp_path / "two", *wrong, check=False)
+        told = run(torchrun, tmp_path / "two", *wrong, check=False, fields=fields)
         assert told.returncode != 0
         assert message in told.stderr
         assert "main_first" not in told.stderr  # no trace of ours
