@@ -14,7 +14,7 @@ from seqarena.common.runs.package import Evaluation
 from seqarena.common.training.evaluation import per_example
 from seqarena.common.training.processes import Accelerator
 from seqarena.vqa.data import Split
-from seqarena.vqa.data.batches import question_batch
+from seqarena.vqa.data.batches import unread_batch
 from seqarena.vqa.data.published import UNKNOWN, write_submission
 from seqarena.vqa.masses import Masses, compute_key_masses
 from seqarena.vqa.official import mean_per_cent
@@ -67,7 +67,7 @@ def guess(
     unknown = answers.index(UNKNOWN) if UNKNOWN in answers else None
 
     def answers_to(questions: Indices) -> Iterable[tuple[int, float]]:
-        batch = question_batch(split, questions, len(answers)).to(accelerator.device)
+        batch = unread_batch(split, questions, len(answers)).to(accelerator.device)
         with accelerator.autocast():
             logits = model(batch.words, batch.picture, batch.features, batch.centres, batch.real).float()
         losses = nn.functional.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none").sum(dim=1)

@@ -102,10 +102,9 @@ def compute_key_masses(model: nn.Module, split: Split, accelerator: Accelerator)
     for start in range(0, len(pictures), BATCH_SIZE):
         seen = split.views.read(pictures[start : start + BATCH_SIZE])
         features, centres, known = (
-            torch.from_numpy(each).to(accelerator.device)
-            for each in (seen.features.astype(np.float32), seen.centres.astype(np.float32), seen.real)
+            torch.from_numpy(each).to(accelerator.device) for each in (seen.features, seen.centres, seen.real)
         )
-        mass = bare.fused.key_masses(bare.box_inputs(features, centres), known)
+        mass = bare.fused.key_masses(bare.box_inputs(features.float(), centres.float()), known)
         found.append((mass.cpu().numpy().astype(np.float64), seen.real[:, 1:]))
     masses, real = (np.concatenate(each) for each in zip(*found, strict=True))
     keys = real.sum(axis=2, keepdims=True)

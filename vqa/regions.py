@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -79,21 +79,23 @@ class Regions:
         return rows
 
 
-def read_rows(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Reads rows of a memory-mapped array from its file, not through the mapping.
+def read_rows(array: npt.NDArray[Any], rows: npt.NDArray[np.int64], targets: Sequence[npt.NDArray[Any]]) -> None:
+    """Reads rows of a memory-mapped array from its file, not through the mapping, each into one of ``targets``.
+
+    A target that has fewer boxes than a row receives the first ones; one with more is filled at its beginning.
 
     Pages read through the mapping stay in the process's resident memory until the system reclaims them. After an epoch
     that would be the whole array.
     """
     assert isinstance(array, np.memmap)
-    found: npt.NDArray[Any] = np.empty((len(rows), *array.shape[1:]), dtype=array.dtype)
     size = array[0].nbytes
     with open(str(array.filename), "rb") as file:
-        for index, row in enumerate(rows.tolist()):
+        for row, target in zip(rows.tolist(), targets, strict=True):
+            assert target.dtype == array.dtype
             file.seek(array.offset + row * size)
-            if file.readinto(memoryview(found[index]).cast("B")) != size:
+            first = target[: array.shape[1]].data.cast("B")
+            if file.readinto(first) != len(first):
                 raise BadDataError(f"{array.filename} is truncated; delete its folder and make it again")
-    return found
 
 
 def write(

@@ -61,6 +61,14 @@ class Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return type(self)(**{name: None if value is None else change(value) for name, value in values.items()})
 
+    def read(self) -> "Batch":
+        """Returns the batch with all its tensors in memory, for a batch that reads some of them from files."""
+        return self
+
+    def pinned(self: SameBatch) -> SameBatch:
+        """Returns the batch in pinned memory, from which a GPU copies while the host goes on."""
+        return self._each(lambda tensor: tensor.pin_memory() if tensor.device.type == "cpu" else tensor)
+
     def weight(self) -> int:
         """Returns the number of terms of the mean loss, by which the losses of parts of a batch are weighted."""
         return len(self)

@@ -181,13 +181,13 @@ def fit(
     clock = time.monotonic()
     checkpoints = _Checkpoints(train.checkpoint_seconds)
 
-    while progress.step < train.steps:
-        batch = batches[progress.step]
-        step_loss, norm = stepper.take(batch, progress.step)
+    few = first_examples(batches, 0) if train.diagnostics else None
+    for share in stepper.shares(batches, range(progress.step, train.steps)):
+        step_loss, norm = stepper.take(share, progress.step)
         progress.segments[-1]["implementations"] = stepper.implementations
         losses += step_loss
         unchecked.append(torch.stack([step_loss, norm]))
-        progress.tokens += batch.token_count()
+        progress.tokens += share.tokens
         progress.step += 1
 
         last = progress.step == train.steps
@@ -211,7 +211,7 @@ def fit(
             logged = dataclasses.replace(progress)
         if evaluation_due:
             broadcast_buffers(model)  # each process evaluates its share by the same model
-            diagnose_now = functools.partial(_diagnose, stepper, batches) if train.diagnostics else None
+            diagnose_now = None if few is None else functools.partial(_diagnose, stepper, few)
             chosen = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, diagnose_now)
             if chosen and accelerator.is_main_process:
                 checkpoints.choose(lambda: save_weights(folder / chosen_name(progress.chosen_step), model))
@@ -298,9 +298,8 @@ def _evaluate(
     return True
 
 
-def _diagnose(stepper: Stepper, batches: Batches) -> Diagnostics:
-    """Returns the diagnostics of the first examples of the first batch, the same at every evaluation."""
-    few = first_examples(batches, 0)
+def _diagnose(stepper: Stepper, few: Batch) -> Diagnostics:
+    """Returns the diagnostics of a few examples, the same at every evaluation."""
     return diagnose(stepper.model, lambda: stepper.forward(stepper.model, few))
 
 

@@ -1,7 +1,7 @@
 """One optimiser step: a batch is split over processes and micro-batches, its gradient computed, the weights updated."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from seqarena.common.attention.recording import recorded_implementations
-from seqarena.common.data.batches import Batch
+from seqarena.common.data.batches import Batch, Batches
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.training.ahead import Share, made_ahead
 from seqarena.common.training.half_weights import HalfWeights, linear_weights
 from seqarena.common.training.optim import Optim, build_optimizer, set_rate
 from seqarena.common.training.processes import Accelerator, broadcast_object_list, gather_object
-from seqarena.common.training.runtime import seed_torch
+from seqarena.common.training.runtime import is_asynchronous, seed_torch
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """Maps (model, batch) to a scalar, the mean over ``batch.weight()`` terms."""
@@ -112,8 +113,8 @@ class Stepper:
         if isinstance(self.loss, StatefulLoss):
             self.loss.load_state_dict(state["loss"])
 
-    def take(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
-        """Performs a step (from 0) and returns the batch's loss and gradient norm.
+    def take(self, share: Share, step: int) -> tuple[Tensor, Tensor]:
+        """Performs a step (from 0) and returns the batch's loss and gradient norm, given this process's share.
 
         The gradients are kept until the next step.
 
@@ -129,7 +130,7 @@ class Stepper:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         try:
             with self._recording() as chosen:
-                loss = self.backward(batch)
+                loss = self.backward(share)
         except RuntimeError as error:
             if not type(error).__module__.startswith(COMPILER):
                 raise
@@ -164,8 +165,8 @@ class Stepper:
         with self.accelerator.autocast():
             return self.loss(model, part.to(self.accelerator.device))
 
-    def parts(self, batch: Batch) -> list[Batch]:
-        """Returns the micro-batches of this process.
+    def share(self, batch: Batch) -> Share:
+        """Returns this process's share of a batch in micro-batches, for a GPU in pinned memory.
 
         Raises:
             WrongUseError: fewer examples than processes.
@@ -176,14 +177,25 @@ class Stepper:
             raise WrongUseError(f"a batch of {examples} examples cannot be shared out to {processes} processes")
         first, stop = (examples * number // processes for number in (rank, rank + 1))
         size = self.micro_batch_size or stop - first
-        return [batch.rows(start, min(start + size, stop)) for start in range(first, stop, size)]
+        parts = [batch.rows(start, min(start + size, stop)).read() for start in range(first, stop, size)]
+        if self.accelerator.device.type == "cuda":
+            parts = [part.pinned() for part in parts]
+        return Share(parts=parts, weight=batch.weight(), tokens=batch.token_count())
 
-    def backward(self, batch: Batch) -> Tensor:
+    def shares(self, batches: Batches, steps: range) -> Iterator[Share]:
+        """Yields this process's share of each step's batch. While a GPU computes a step, the next one is made."""
+
+        def make(step: int) -> Share:
+            return self.share(batches[step])
+
+        return made_ahead(make, steps) if is_asynchronous(self.accelerator.device) else map(make, steps)
+
+    def backward(self, share: Share) -> Tensor:
         """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts.
 
         In a model with batch normalisation, whose statistics are those of a part, the split changes both.
         """
-        processes, whole, parts = self.accelerator.num_processes, batch.weight(), self.parts(batch)
+        processes, whole, parts = self.accelerator.num_processes, share.weight, share.parts
         losses = []
         for number, part in enumerate(parts, start=1):
             part_weight = part.weight() / whole

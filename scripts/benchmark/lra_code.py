@@ -135,7 +135,7 @@ def measure(options: Namespace, runs: Sequence[Run], name: str) -> dict[str, Any
             batch: Any = assembly.batches[step]
             for which, each in enumerate((batch, batch.longer(run.model.max_length))):
                 clock = time.process_time()
-                losses[-1][which].append(steppers[which].take(each, step)[0].item())
+                losses[-1][which].append(steppers[which].take(ours.share(each), step)[0].item())
                 seconds[which].append(time.process_time() - clock)
     return {"losses": losses, "seconds": [*map(median, seconds)]}
 

@@ -89,18 +89,19 @@ def timed_step(package: str, run: BaseRun, data: Path, repeats: int, kind: str) 
         for module in model.modules():
             if isinstance(module, Kernel):
                 module.forward = functools.partial(module.compute, "reference")  # type: ignore[assignment]
+    shares = [stepper.share(batch) for batch in batches]
     reset_peak_memory(accelerator.device)
     idle = peak_memory_bytes(accelerator.device)
 
     def forward_only(step: int) -> None:
-        batch = batches[step % repeats]
+        number = step % repeats
         with torch.no_grad():
-            for part in stepper.parts(batch) if kind in (OURS, PADDED, FULL_MATRIX) else [batch]:
+            for part in shares[number].parts if kind in (OURS, PADDED, FULL_MATRIX) else [batches[number]]:
                 forward(part)
 
     def training(step: int) -> None:
         if kind in (OURS, PADDED, FULL_MATRIX):
-            stepper.backward(batches[step % repeats])
+            stepper.backward(shares[step % repeats])
         else:
             with accelerator.autocast():
                 loss = forward(batches[step % repeats])

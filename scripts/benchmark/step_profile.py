@@ -33,9 +33,9 @@ def profile_step(package: Package, run: BaseRun, data: Path, steps: int) -> tupl
 
     def step(number: int) -> None:
         with record_function(BATCH):
-            batch = assembly.batches[number]
+            share = stepper.share(assembly.batches[number])
         with record_function(COMPUTATION):
-            stepper.take(batch, number)
+            stepper.take(share, number)
 
     for number in range(2):
         step(number)

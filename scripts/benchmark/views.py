@@ -21,13 +21,14 @@ from seqarena.common.training.runtime import device_name, seed_torch
 from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.tables import render
 from seqarena.vqa.data import Split, VqaData
-from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, question_batch
+from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, unread_batch
 from seqarena.vqa.data.detected import DetectedViews, make_views, read_detector
 from seqarena.vqa.fusion import Fusion
 from seqarena.vqa.model import Answerer, Model
 from seqarena.vqa.regions import PictureRegions, read_rows, write
 from seqarena.vqa.trainer import loss
 
+CPU = torch.device("cpu")
 WORDS, LENGTH, ANSWERS = 20_000, 14, 3_129
 """About the number of words in VQA v2's questions; words per question; number of answers."""
 
@@ -67,7 +68,11 @@ def memory_growth(split: Split, *, mapped: bool) -> float:
     for detector in split.views.detectors:
         for part in detector.parts:
             for row in range(len(part.features)):
-                found = part.features[[row]] if mapped else read_rows(part.features, np.array([row]))
+                if mapped:
+                    found = part.features[row]
+                else:
+                    found = np.empty_like(part.features[row])
+                    read_rows(part.features, np.array([row]), [found])
                 assert found.any()
     return (_resident() - before) / 2**20
 
@@ -78,7 +83,7 @@ def _resident() -> int:
 
 def singly(split: Split, questions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> QuestionBatch:
     """Returns a batch that reads the picture anew for each question."""
-    parts = [question_batch(split, questions[at : at + 1], ANSWERS) for at in range(len(questions))]
+    parts = [unread_batch(split, questions[at : at + 1], ANSWERS).to(CPU) for at in range(len(questions))]
     joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("words", "targets", "features",
                                                                                    "centres", "real")}  # fmt: skip
     return QuestionBatch(**joined, picture=torch.arange(len(questions)))
@@ -116,7 +121,10 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, list[f
         losses = []
         for name, rounds in seconds.items():
             started = time.perf_counter()
-            batch = question_batch(split, order[step], ANSWERS) if name == "grouped" else singly(split, order[step])
+            if name == "grouped":
+                batch = unread_batch(split, order[step], ANSWERS).to(CPU)
+            else:
+                batch = singly(split, order[step])
             value = loss(model, batch)
             model.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]

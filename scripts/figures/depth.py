@@ -143,7 +143,7 @@ def train(trial: Trial, text: EncodedText) -> TrainingRecord:
     looks: dict[int, tuple[list[float], list[float]]] = {}
     label = f"{trial.arm.label}, {trial.depth} layers, seed {trial.seed}"
     for step in with_progress(range(trial.steps), label, trial.steps):
-        losses.append(float(stepper.take(batches[step], step)[0]))
+        losses.append(float(stepper.take(stepper.share(batches[step]), step)[0]))
         if not math.isfinite(losses[-1]):
             break
         if step + 1 in due:

@@ -83,7 +83,7 @@ def train(scene: Scene, settings: FigureOptions) -> Scores:
     assembly = assemble(run, settings.data, accelerator)
     stepper = run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)
     for step in range(scene.steps):
-        stepper.take(assembly.batches[step], step)
+        stepper.take(stepper.share(assembly.batches[step]), step)
     found = assembly.test(assembly.model).metrics
     return Scores(
         accuracy=found["accuracy"], material_missed=found.get("material_missed"), material_seen=found["material_seen"]

@@ -278,7 +278,7 @@ def count(
     def step() -> None:
         nonlocal stepper
         stepper = stepper or run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)
-        stepper.take(next(batches), 0)
+        stepper.take(stepper.share(next(batches)), 0)
 
     is_evaluated = (package_name, task, preset, attention, norm) in EVALUATED
     found = counted(assembly.model, step, mode, (lambda: assembly.validate(assembly.model)) if is_evaluated else None)

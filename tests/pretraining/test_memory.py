@@ -30,7 +30,7 @@ def steps(run: LanguageRun, folder: Path, count: int, micro: int | None, cut: in
             other = replace(run, train=replace(run.train, micro_batch_size=None)).train
             stepper = other.stepper(TransformerXL(run.model), RememberingLoss(run.segments), run.optim, 0, accelerator)
             stepper.load_state_dict(state)
-        yield float(stepper.take(batches[step], step)[0])
+        yield float(stepper.take(stepper.share(batches[step]), step)[0])
 
 
 @pytest.mark.parametrize("attention", ["softmax", "hnas"])

@@ -135,7 +135,7 @@ def test_micro_batches_add_up_to_the_batch(folder: Path, building: str) -> None:
         assembly = assemble(run, folder / "data", accelerator)
         model = assembly.model.double().eval()
         stepper = Stepper(model, loss, run.optim, accelerator, steps=9, seed=0, micro_batch_size=size)
-        value = stepper.backward(assembly.batches[0])
+        value = stepper.backward(stepper.share(assembly.batches[0]))
         gradients.append([value, *(p.grad for p in model.parameters() if p.grad is not None)])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=1e-6)

@@ -162,7 +162,7 @@ def test_microbatches_add_up_to_the_gradient_of_the_batch(task: str, head: str, 
         stepper = replace(TRAIN, micro_batch_size=size).stepper(
             assembly.model, assembly.loss, run.optim, 0, make_accelerator("float32")
         )
-        stepper.backward(assembly.batches[0])
+        stepper.backward(stepper.share(assembly.batches[0]))
         gradients.append({name: each.grad for name, each in assembly.model.named_parameters()})
     assert all(each is not None for each in gradients[0].values())
     for name, whole in gradients[0].items():

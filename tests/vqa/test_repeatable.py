@@ -28,7 +28,7 @@ class Repeated(TorchDispatchMode):
 
 def test_no_threads_race_for_the_gradient_of_a_picture(tmp_path: Path) -> None:
     assembly = assemble(run_of(), tmp_path, make_accelerator("float32"))
-    batch = assembly.batches[0]
+    batch: Any = assembly.batches[0].to(torch.device("cpu"))
     assert len(batch.picture.unique()) < len(batch.picture)
     with Repeated() as seen:
         loss(assembly.model, batch).backward()

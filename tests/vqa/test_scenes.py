@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqarena.common.errors import WrongUseError
-from seqarena.vqa.data import SHARE, Arrays, Integers, Split, scenes
-from seqarena.vqa.data.batches import PictureOrder, question_batch
+from seqarena.common.training.step import Stepper
+from seqarena.vqa.data import SHARE, Arrays, Integers, PictureViews, Split, scenes
+from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, unread_batch
 from seqarena.vqa.data.scenes import ANSWERS, WORDS, Scenes, question_text
 from seqarena.vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
 from seqarena.vqa.floors import floors, nearest_answers, sums
@@ -214,12 +217,16 @@ def test_every_question_once_an_epoch_and_pictures_together(pictures: int, seed:
 
 def test_a_batch_reads_each_picture_once_and_parts_keep_theirs() -> None:
     split = SMALL.split(0, 20)
-    batch = question_batch(split, np.array([5, 3, 4, 30]), len(SMALL.answers))
+    batch = unread_batch(split, np.array([5, 3, 4, 30]), len(SMALL.answers)).read()
     assert batch.features.shape == (2, 3, 8, 18)  # scenes 1 and 10
     assert batch.picture.tolist() == [0, 0, 0, 1]
     part = batch.rows(3, 4)
     assert part.features.shape[0] == 1
     np.testing.assert_array_equal(part.features[part.picture[0]], seen(split).features[10].astype(np.float32))
+    assert batch.features.dtype == torch.float16  # as in files; float32 where it is computed
+    there = batch.to(torch.device("cpu"))
+    assert there.features.dtype == torch.float32
+    assert torch.equal(there.features, batch.features.float())
     agreeing = np.zeros(12)
     agreeing[split.options[5]] = split.people[5]
     np.testing.assert_allclose(batch.targets[0], np.minimum(1, 0.3 * agreeing), atol=1e-6)
@@ -245,3 +252,29 @@ def test_the_longest_question_is_that_of_the_kinds(tmp_path: Path) -> None:
     for kinds, longest in ((("material",), 6), (("count",), 4), (("there", "side"), 9)):
         data = Scenes(scenes=8, held_out=8, kinds=kinds)  # type: ignore[arg-type]
         assert data.longest == longest == data.load(tmp_path).splits["train"].words.shape[1]
+
+
+def test_a_process_reads_the_pictures_of_its_share_alone() -> None:
+    read: list[list[int]] = []
+
+    class Watched(Arrays):
+        def read(self, pictures: np.ndarray) -> PictureViews:
+            read.append(pictures.tolist())
+            return super().read(pictures)
+
+    split = SMALL.split(0, 20)
+    assert isinstance(split.views, Arrays)
+    watched = replace(split, views=Watched(**vars(split.views)))
+    batch = unread_batch(watched, np.array([5, 3, 4, 30]), len(SMALL.answers))
+    assert batch.token_count() == int(unread_batch(split, np.array([5, 3, 4, 30]), 12).read().real.sum())
+    assert read == []
+    accelerator = SimpleNamespace(num_processes=2, process_index=1, device=torch.device("cpu"))
+    stepper = SimpleNamespace(accelerator=accelerator, micro_batch_size=None)
+    share = Stepper.share(stepper, batch)  # type: ignore[arg-type]
+    assert read == [[1, 10]]
+    whole = batch.read()
+    (part,) = share.parts
+    assert isinstance(part, QuestionBatch)
+    for row, question in enumerate((2, 3)):
+        assert torch.equal(part.features[part.picture[row]], whole.features[whole.picture[question]])
+        assert torch.equal(part.targets[row], whole.targets[question])

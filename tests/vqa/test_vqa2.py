@@ -13,7 +13,7 @@ import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.vqa.data import written as writing
-from seqarena.vqa.data.batches import question_batch
+from seqarena.vqa.data.batches import unread_batch
 from seqarena.vqa.data.detected import DetectedViews, read_detector
 from seqarena.vqa.data.scenes import WORDS, Scenes
 from seqarena.vqa.data.vqa2 import Vqa2
@@ -50,7 +50,7 @@ def test_files_hold_the_scenes_they_were_written_of(written: Path, tmp_path: Pat
     loaded, expected = config(written).load(tmp_path), scenes.split(1, SCENES // 6)
     test = loaded.splits["test"]
     assert len(test) == len(expected)
-    own, theirs = (question_batch(split, np.arange(len(test)), len(each.answers)) for split, each in
+    own, theirs = (unread_batch(split, np.arange(len(test)), len(each.answers)).read() for split, each in
                    ((test, loaded), (expected, scenes)))  # fmt: skip
     for row in range(len(test)):
         said = [loaded.words[word] for word in test.words[row] if word]
@@ -336,7 +336,9 @@ def test_pictures_may_be_missing_up_to_a_limit(
     moved(folder, 999)
     loaded = config(folder, missing=1).load(tmp_path)
     assert "1 pictures have no regions, such as 999; each gets a box of zeros" in capsys.readouterr().err
-    batch = question_batch(loaded.splits["test"], np.array([0]), len(loaded.answers))
+    unread = unread_batch(loaded.splits["test"], np.array([0]), len(loaded.answers))
+    batch = unread.read()
+    assert unread.token_count() == 3  # counted without reading
     assert batch.real[0].sum(dim=1).tolist() == [1, 1, 1]
     assert not batch.features.any()
 

@@ -45,6 +45,10 @@ class Views(ABC):
         """Returns the regions of pictures, which are indices in the split."""
 
     @abstractmethod
+    def box_count(self, pictures: Indices) -> int:
+        """Returns the number of boxes of pictures that are not padding, over all detectors."""
+
+    @abstractmethod
     def seen_by_primary(self, pictures: Indices) -> Integers:
         """Returns whether the primary found the object of each secondary box (pictures, views - 1, boxes).
 
@@ -71,6 +75,11 @@ class Arrays(Views):
         """Returns the regions of pictures. No box is padding."""
         real = np.ones((len(pictures), *self.sizes[:2]), dtype=bool)
         return PictureViews(features=self.features[pictures], centres=self.centres[pictures], real=real)
+
+    def box_count(self, pictures: Indices) -> int:
+        """Returns the number of boxes of pictures. None is padding."""
+        views, boxes, _ = self.sizes
+        return len(pictures) * views * boxes
 
     def seen_by_primary(self, pictures: Indices) -> Integers:
         """Returns whether the primary found the object of each secondary box; see ``Views``."""

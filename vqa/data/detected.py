@@ -94,10 +94,13 @@ class DetectedViews(Views):
         """Returns the regions of pictures. A picture without regions has one box of zeros."""
         features = np.zeros((len(pictures), *self.sizes), dtype=np.float16)
         for view, part, places, rows in self._parts(pictures):
-            found = read_rows(part.features, rows)[:, : self.boxes]
-            features[places, view, : found.shape[1]] = found
+            read_rows(part.features, rows, [features[place, view] for place in places])
         corners, real = self._boxes(pictures)
         return PictureViews(features=features, centres=(corners[..., :2] + corners[..., 2:]) / 2, real=real)
+
+    def box_count(self, pictures: Indices) -> int:
+        """Returns the number of boxes of pictures that are not padding; a picture without regions has one."""
+        return int(self._counts(pictures).sum())
 
     def seen_by_primary(self, pictures: Indices) -> Integers:
         """Returns whether a primary box overlaps by at least ``OVERLAP``, because there are no object labels."""
@@ -107,14 +110,17 @@ class DetectedViews(Views):
         return np.where(real[:, 1:], (best >= OVERLAP).astype(np.int64), -1)
 
     def _boxes(self, pictures: Indices) -> tuple[Reals, Truths]:
-        views = len(self.detectors)
-        corners = np.zeros((len(pictures), views, self.boxes, 4), dtype=np.float32)
-        counts = np.ones((len(pictures), views), dtype=np.int64)
+        corners = np.zeros((len(pictures), len(self.detectors), self.boxes, 4), dtype=np.float32)
         for view, part, places, rows in self._parts(pictures):
-            found = read_rows(part.boxes, rows)[:, : self.boxes]
-            corners[places, view, : found.shape[1]] = found
+            read_rows(part.boxes, rows, [corners[place, view] for place in places])
+        return corners, np.arange(self.boxes) < self._counts(pictures)[..., None]
+
+    def _counts(self, pictures: Indices) -> Integers:
+        """Returns the number of boxes of each detector in each picture (pictures, views)."""
+        counts = np.ones((len(pictures), len(self.detectors)), dtype=np.int64)
+        for view, part, places, rows in self._parts(pictures):
             counts[places, view] = np.minimum(part.counts[rows], self.boxes)
-        return corners, np.arange(self.boxes) < counts[..., None]
+        return counts
 
     def require_aligned(self) -> None:
         """Raises a ``BadDataError`` if detectors have different boxes for a picture that all of them contain."""

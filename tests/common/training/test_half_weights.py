@@ -162,5 +162,5 @@ def test_a_process_alone_in_half_precision_converts_them_together(
     assert isinstance(stepper.trained, HalfWeights) == is_wrapped
     assert bare_model(stepper.trained) is model
     before = model.attention.query.weight.clone()
-    stepper.take(ToyBatches()[0], 0)
+    stepper.take(stepper.share(ToyBatches()[0]), 0)
     assert not torch.equal(model.attention.query.weight, before)

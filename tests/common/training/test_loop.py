@@ -23,7 +23,7 @@ from seqarena.common.training.checkpoint import load_state, load_weights, save_s
 from seqarena.common.training.restart import chosen_weights
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.common.training.step import Stepper
-from tests.common.runs.toy import OPTIM, TRAIN, ToyBatch, ToyBatches, ToyModel, toy_evaluate, toy_fit
+from tests.common.runs.toy import TRAIN, ToyBatch, ToyBatches, ToyModel, toy_evaluate, toy_fit
 
 
 def weights(model: ToyModel) -> list[torch.Tensor]:
@@ -90,15 +90,22 @@ def test_a_finished_fit_is_not_trained_again(tmp_path: Path) -> None:
     assert progress.step == TRAIN.steps
 
 
+class Misleading(ToyBatches):
+    """Batches with targets that lead away from those of the evaluation: the longer the training, the worse."""
+
+    def __getitem__(self, step: int) -> ToyBatch:
+        batch = super().__getitem__(step)
+        return replace(batch, targets=torch.full_like(batch.targets, 1e3))
+
+
 def test_the_chosen_step_is_what_is_left_in_the_model(tmp_path: Path) -> None:
-    worse_later = replace(OPTIM, lr=3.0, clip=None)
-    best, progress = toy_fit(tmp_path / "best", optim=worse_later, dropout=False)
-    _, last = toy_fit(tmp_path / "last", optim=worse_later, train=replace(TRAIN, select="last"), dropout=False)
+    best, progress = toy_fit(tmp_path / "best", batches=Misleading(), dropout=False)
+    _, last = toy_fit(tmp_path / "last", train=replace(TRAIN, select="last"), batches=Misleading(), dropout=False)
     evaluations = {
         line["step"]: line["validation"]["loss"] for line in curve(tmp_path / "best") if "validation" in line
     }
     assert list(evaluations) == [5, 10, 12]
-    assert progress.chosen_step == min(evaluations, key=evaluations.__getitem__)
+    assert progress.chosen_step == min(evaluations, key=evaluations.__getitem__) == 5
     assert last.chosen_step == 12
     assert toy_evaluate(best.eval())["loss"] == pytest.approx(evaluations[progress.chosen_step], rel=1e-6)
     assert len(list((tmp_path / "best" / "checkpoint").glob("chosen-*"))) == 1
@@ -124,16 +131,16 @@ def test_processes_share_any_batch(micro_batch_size: int | None) -> None:
     for processes in (1, 2, 3, 11):
         shares = []
         for rank in range(processes):
-            accelerator = SimpleNamespace(num_processes=processes, process_index=rank)
+            accelerator = SimpleNamespace(num_processes=processes, process_index=rank, device=torch.device("cpu"))
             stepper = SimpleNamespace(accelerator=accelerator, micro_batch_size=micro_batch_size)
-            shares.append(Stepper.parts(stepper, batch))  # type: ignore[arg-type]
+            shares.append(Stepper.share(stepper, batch).parts)  # type: ignore[arg-type]
         sizes = [sum(map(len, share)) for share in shares]
         assert max(sizes) - min(sizes) <= 1 <= min(sizes)
         assert torch.equal(torch.cat([part.inputs for share in shares for part in share]), inputs)  # type: ignore[attr-defined]
         assert max(len(part) for share in shares for part in share) <= (micro_batch_size or 11)
     stepper = SimpleNamespace(accelerator=SimpleNamespace(num_processes=12, process_index=5), micro_batch_size=None)
     with pytest.raises(WrongUseError, match="11 examples cannot be shared out to 12 processes"):
-        Stepper.parts(stepper, batch)  # type: ignore[arg-type]
+        Stepper.share(stepper, batch)  # type: ignore[arg-type]
 
 
 def test_micro_batches_change_nothing_but_memory(tmp_path: Path) -> None:

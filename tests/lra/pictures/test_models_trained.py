@@ -57,7 +57,7 @@ def test_the_loss_of_a_few_batches_falls(name: str, tmp_path: Path) -> None:
     assembly = trainer.assemble(run, tmp_path, accelerator)
     optim = replace(run.optim, schedule=replace(run.optim.schedule, warmup=2), clip=None)
     stepper = run.train.stepper(assembly.model, assembly.loss, optim, run.seed, accelerator)
-    losses = [float(stepper.take(assembly.batches[step % 2], step)[0]) for step in range(80)]
+    losses = [float(stepper.take(stepper.share(assembly.batches[step % 2]), step)[0]) for step in range(80)]
     assert sum(losses[-2:]) < 0.8 * sum(losses[:2])
 
 
