@@ -1,15 +1,18 @@
-"""Measures the time of each part of a training step: batch, operators of forward and backward, update."""
+"""Measures the time of each part of a training step: batch, operators of forward and backward, update.
+
+On a GPU it is the time of the kernels that each operator starts, and the batch is made in a thread meanwhile.
+"""
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from seqarena.common.errors import WrongUseError
 from seqarena.common.parser import Parser
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.run import BaseRun
@@ -21,36 +24,59 @@ BATCH, COMPUTATION, UPDATE = PARTS = ("making the batch", "forward and backward"
 """Parts of a step; the gradient's norm and clipping count as backward."""
 SHOWN = 12
 """Number of operators listed individually."""
-PREFIXES = ("autograd::engine::evaluate_function: ", "torch::autograd::", "GeneratedBackwardFor_", "aten::")
+BACKWARD = "autograd::engine::evaluate_function: "
+"""Beginning of PyTorch's name of a step of the backward pass, which has a thread of its own on a GPU."""
+PREFIXES = (BACKWARD, "torch::autograd::", "GeneratedBackwardFor_", "aten::")
 """What PyTorch writes before an operator's name."""
 
 
-def profile_step(package: Package, run: BaseRun, data: Path, steps: int) -> tuple[dict[tuple[str, str], float], float]:
-    """Returns (part, operator) -> own seconds per step, and the seconds per step without the profiler."""
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Measurements of a training step."""
+
+    own_seconds: Mapping[tuple[str, str], float]
+    """(Part, operator) -> own seconds per step: of the GPU if there is one, else of the CPU."""
+    step_seconds: float
+    """Seconds per step without the profiler."""
+    device: torch.device
+
+
+def profile_step(package: Package, run: BaseRun, data: Path, steps: int) -> Profile:
+    """Profiles a number of training steps after two others."""
     assembly, stepper = build(package, run, data)
-    if stepper.accelerator.device.type != "cpu":
-        raise WrongUseError("profile supports CPUs only; hide the GPU: CUDA_VISIBLE_DEVICES= seqarena ...")
+    device = stepper.accelerator.device
 
-    def step(number: int) -> None:
-        with record_function(BATCH):
-            share = stepper.share(assembly.batches[number])
-        with record_function(COMPUTATION):
-            stepper.take(share, number)
+    def train(numbers: range) -> None:
+        shares = stepper.shares(assembly.batches, numbers)
+        for number in numbers:
+            with record_function(BATCH):
+                share = next(shares)
+            with record_function(COMPUTATION):
+                stepper.take(share, number)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
-    for number in range(2):
-        step(number)
+    train(range(2))
     start = time.perf_counter()
-    for number in range(steps):
-        step(number)
+    train(range(steps))
     seconds = (time.perf_counter() - start) / steps
-    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler:
-        for number in range(steps):
-            step(number)
-    found: dict[tuple[str, str], float] = defaultdict(float)
-    for event in profiler.events() or ():
+    on_gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU, *on_gpu]) as profiler:
+        train(range(steps))
+    own = own_seconds(profiler.events() or (), on_gpu=bool(on_gpu))
+    return Profile(
+        own_seconds={name: spent / steps for name, spent in own.items()}, step_seconds=seconds, device=device
+    )
+
+
+def own_seconds(events: Iterable[Any], *, on_gpu: bool) -> dict[tuple[str, str], float]:
+    """Returns (part, operator) -> own seconds of a profiler's events, of the GPU or of the CPU."""
+    found: dict[tuple[str, str], float] = defaultdict(float, {(part, part): 0.0 for part in PARTS})
+    for event in events:
         if part := _part(event):
-            found[part, operator_name(event.name)] += event.self_cpu_time_total / 1e6 / steps
-    return found, seconds
+            own = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+            found[part, operator_name(event.name)] += own / 1e6
+    return found
 
 
 def operator_name(name: str) -> str:
@@ -67,6 +93,8 @@ def _part(event: Any) -> str | None:
             return UPDATE
         if event.name in PARTS:
             return str(event.name)
+        if event.cpu_parent is None and event.name.startswith(BACKWARD):
+            return COMPUTATION
         event = event.cpu_parent
     return None
 
@@ -85,11 +113,11 @@ def run(arguments: Sequence[str]) -> int:
     options, fields = parser().parse_known_args(arguments)
     at_least_one(options, "steps")
     package, run = chosen(options, options.attention, fields, "seqarena benchmark profile")
-    found, seconds = profile_step(package, run, options.data_folder, options.steps)
-    total = sum(found.values())
+    profile = profile_step(package, run, options.data_folder, options.steps)
+    total = sum(profile.own_seconds.values())
     rows = []
     for part in PARTS:
-        inside = {name: spent for (where, name), spent in found.items() if where == part}
+        inside = {name: spent for (where, name), spent in profile.own_seconds.items() if where == part}
         shown = [(part, sum(inside.values()))]
         if part == COMPUTATION:
             inside["outside of operators"] = inside.pop(part)
@@ -97,9 +125,9 @@ def run(arguments: Sequence[str]) -> int:
             shown += [(f"  {name}", spent) for name, spent in most]
         rows += [[name, f"{100 * spent / total:.1f} %", f"{1e3 * spent:.1f}"] for name, spent in shown]
     notes = [
-        f"own time of each operator; number of steps: {options.steps}, after 2 others; "
-        f"{device_name(torch.device('cpu'))}",
-        f"{1e3 * seconds:.0f} ms per step without the profiler",
+        f"own time of each operator{' on the GPU' if profile.device.type == 'cuda' else ''}; number of steps: "
+        f"{options.steps}, after 2 others; {device_name(profile.device)}",
+        f"{1e3 * profile.step_seconds:.0f} ms per step without the profiler",
     ]
     print(render(title(options, run.preset, fields), ["part", "share", "ms"], rows, notes, "terminal"))
     return 0

@@ -37,6 +37,10 @@ def parser() -> Parser:
                         "their tiles (default: x3 dnas)")  # fmt: skip
     parser.add_argument("--precision", nargs="+", default=["bfloat16"], help=f"of {', '.join(PRECISIONS)}")
     parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (default: 64 128)")
+    parser.add_argument("--order", nargs="+", choices=["none", "causal"], default=["none", "causal"],
+                        help="orders; of dnas and hnas only none: causal tiles are fixed (default: both)")  # fmt: skip
+    parser.add_argument("--dropout", nargs="+", type=float, default=[0.0, 0.1], help="dropout probabilities; all above "
+                        "0 share their tiles (default: 0 0.1)")  # fmt: skip
     parser.add_argument("--length", type=int, default=4096, help="numbers of queries and keys (default: 4096)")
     parser.add_argument("--batch", type=int, default=4, help="batch size (default: 4)")
     parser.add_argument("--heads", type=int, default=16, help="heads (default: 16)")
@@ -50,6 +54,11 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     for name in ("length", "batch", "heads", "repeats"):
         at_least_one(options, name)
+    if options.order == ["causal"] and MIXED.keys() & set(options.attention):
+        raise WrongUseError("--order causal: the tiles of causal dnas and hnas are fixed; omit these variants")
+    for each in options.dropout:
+        if not 0 <= each < 1:
+            raise WrongUseError(f"--dropout: expected at least 0 and below 1, found {each}")
     for each in options.precision:
         look_up(PRECISIONS, each, "precision")
     require_kernels(options.attention, options.head_dim)
@@ -65,12 +74,16 @@ def run(arguments: Sequence[str]) -> int:
     variants: dict[str, str] = {}
     for each in options.attention:
         variants.setdefault(each if each in MIXED else "elementwise", each)
-    for variant, precision, width in itertools.product(variants.values(), options.precision, options.head_dim):
+    for variant, precision, width, order, dropout in itertools.product(
+        variants.values(), options.precision, options.head_dim, options.order, options.dropout
+    ):
+        if variant in MIXED and order == "causal":
+            continue
         setting = Setting(
-            batch=options.batch, heads=options.heads, head_dim=width, dropout=0.0, padding=0.0, precision=precision,
+            batch=options.batch, heads=options.heads, head_dim=width, dropout=dropout, padding=0.0, precision=precision,
             device=device, repeats=options.repeats,
         )  # fmt: skip
-        case = Case(variant=variant, order="none", implementation="triton", length=options.length)
+        case = Case(variant=variant, order=order, implementation="triton", length=options.length)
         if not expressible(setting, case):
             raise WrongUseError(f"--attention {variant}: {refusal(setting, case)}")
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -107,12 +120,12 @@ def search(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[lis
     expected = numbers_of(call, tensors)
     found, rows = {}, []
     try:
-        for role, kernel in kernels_of(case.variant):
-            name, both = (
-                launch.name_of(kernel, role, dtype, setting.head_dim),
-                "forward" not in role and role != "columns",
-            )
-            before = launch.choose_tiles(kernel, role, tensors[0], setting.head_dim)
+        drops, causal = setting.dropout > 0, case.order == "causal"
+        for role, kernel in kernels_of(case.variant, causal=causal, drops=drops):
+            kinds = {"causal": causal, "drops": drops and role != "columns"}
+            name = launch.name_of(kernel, role, dtype, setting.head_dim, **kinds)
+            both = "forward" not in role and role != "columns"
+            before = launch.choose_tiles(kernel, role, tensors[0], setting.head_dim, **kinds)
             tried = [before, *itertools.starmap(launch.Tiles, itertools.product(OWN, OTHERS, WARPS, STAGES))]
             times: dict[launch.Tiles, float] = {}
             for number, tiles in enumerate(dict.fromkeys(tried), 1):
@@ -141,7 +154,8 @@ def search(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[lis
 
 
 def numbers_of(call: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Returns the output and the gradients of query, key and value."""
+    """Returns the output and the gradients of query, key and value, always with the same dropout."""
+    torch.manual_seed(0)
     output = call(tensors)
     return [output.detach(), *torch.autograd.grad(output, list(tensors[:3]), tensors[3])]
 

@@ -21,7 +21,8 @@ pytestmark = [
         os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1, as make test-extras has it"
     ),
 ]
-SMALL = "tiles --head-dim 16 --length 40 --batch 1 --heads 1 --repeats 1 --precision float32".split()
+SMALL = "tiles --head-dim 16 --length 40 --batch 1 --heads 1 --repeats 1 --precision float32 --order none".split()
+PLAIN = [*SMALL, "--dropout", "0"]
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def test_the_fastest_are_kept_and_used(
     monkeypatch.setenv("COLUMNS", "200")  # on a busy machine the times of the table are long
     times(monkeypatch, lambda tried: sum(each.own != 16 for each in tried.values()))
     file = tmp_path / "new" / "tiles.json"
-    assert run([*SMALL, "--out", str(file)]) == 0
+    assert run([*PLAIN, "--out", str(file)]) == 0
     assert "elementwise_backward_keys float32 16" in capsys.readouterr().out
     (found,) = json.loads(file.read_text()).values()
     assert all(each == [16, 16, 4, 2] for each in found.values())
@@ -85,7 +86,7 @@ def test_tiles_that_fail_or_differ_are_left_out(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(tiles, "numbers_of", of)
     times(monkeypatch, lambda tried: list(tried.values())[-1].own)
-    assert run([*SMALL, "--attention", "x3", "--out", str(tmp_path / "tiles.json")]) == 0
+    assert run([*PLAIN, "--attention", "x3", "--out", str(tmp_path / "tiles.json")]) == 0
     (found,) = json.loads((tmp_path / "tiles.json").read_text()).values()
     assert {each[0] for each in found.values()} == {32}
 
@@ -94,9 +95,36 @@ def test_files_add_up(tmp_path: Path) -> None:
     file = tmp_path / "tiles.json"
     file.write_text('{"another card": {"forward float32 16": [64, 64, 4, 2]}}')
     for variant in ("x3", "dnas"):
-        assert run([*SMALL, "--attention", variant, "--out", str(file)]) == 0
+        assert run([*PLAIN, "--attention", variant, "--out", str(file)]) == 0
     found = json.loads(file.read_text())
     assert sorted(len(each) for each in found.values()) == [1, 7]
+
+
+def test_causal_order_and_dropout_have_tiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is measured as it runs, and a run reads the tiles of its own order and dropout."""
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
+
+    file = tmp_path / "tiles.json"
+    ranks = {"": 16, " causal": 32, " dropout": 16, " causal dropout": 32}
+    times(monkeypatch, lambda tried: sum(each.own != 16 + 16 * ("causal" in name) for name, each in tried.items()))
+    assert run([*SMALL, "--order", "none", "causal", "--attention", "x3", "--out", str(file)]) == 0
+    (found,) = json.loads(file.read_text()).values()
+    forward = "elementwise_forward float32 16"
+    assert {name.removeprefix(forward): tiles[0] for name, tiles in found.items() if name.startswith(forward)} == ranks
+    assert len(found) == 12
+    assert run([*SMALL, "--attention", "dnas", "--dropout", "0.1", "--out", str(file)]) == 0
+    (found,) = json.loads(file.read_text()).values()
+    assert {name.split()[0] for name in found if name.endswith("heavy dropout")} == {
+        "normalized_forward", "normalized_backward_keys", "normalized_backward_queries"
+    }  # fmt: skip
+    used = []
+    monkeypatch.setattr(launch.Tiles, "sizes", lambda own, role: used.append(own.own) or sizes(own, role))
+    monkeypatch.setenv(launch.TILES, str(file))
+    given = torch.randn(3, 1, 1, 40, 16)
+    for dropout in (0.0, 0.1):
+        for order in ("none", "causal"):
+            find_attention("x3").build(1, dropout).compute("triton", *given, Visibility(order=order))  # type: ignore[arg-type]
+    assert used == [16, 32, 16, 32]
 
 
 def test_without_a_gpu_nothing_is_measured(
@@ -116,6 +144,8 @@ def test_without_a_gpu_nothing_is_measured(
         (["tiles", "--attention", "softmax"], "--attention softmax: expected dnas, hnas or an elementwise variant"),
         (["tiles", "--head-dim", "0"], "--head-dim: expected 1 to 128, found 0"),
         (["tiles", "--precision", "float64"], "unknown precision 'float64'"),
+        (["tiles", "--dropout", "1"], "--dropout: expected at least 0 and below 1, found 1.0"),
+        (["tiles", "--order", "causal"], "--order causal: the tiles of causal dnas and hnas are fixed"),
         (["tiles", "--length", "0"], "--length: expected at least 1, found 0"),
         (["tiles", "--out", "."], "--out .: expected a file of this command"),
         (["kernels", "--capability", "9"], "unknown capability '9'; nearest: 9.0"),

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import row_parts
 from seqarena.common.runs.run import row_name
 from seqarena.scripts import quickstart, sweep
-from seqarena.scripts.benchmark.step_profile import operator_name
+from seqarena.scripts.benchmark.step_profile import BACKWARD, COMPUTATION, UPDATE, operator_name, own_seconds
 from seqarena.scripts.seqarena import dispatch
 from seqarena.scripts.tables import render
 from tests.common.runs.test_cli import TINY
@@ -167,3 +168,20 @@ def test_a_profile_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert sum(float(line.split("│")[2].strip(" %")) for line in parts) == pytest.approx(100, abs=0.3)
     assert len(shares) > 10
     assert "addmm" in shown
+
+
+def test_a_profile_of_a_gpu_counts_its_kernels_in_every_thread() -> None:
+    """The backward pass has a thread of its own there, which no part of the step contains."""
+
+    def event(name: str, gpu: float, parent: object = None) -> SimpleNamespace:
+        return SimpleNamespace(name=name, self_cpu_time_total=1.0, self_device_time_total=1e6 * gpu, cpu_parent=parent)
+
+    forward, update = event(COMPUTATION, 0.0), event("Optimizer.step#AdamW.step", 0.5)
+    backward = event(BACKWARD + "MmBackward0", 0.25)
+    events = [forward, event("aten::mm", 2.0, forward), backward, event("aten::mm", 3.0, backward)]
+    events += [update, event("aten::_fused_adamw_", 1.0, update), event("gemm_kernel", 9.0)]
+    found = own_seconds(events, on_gpu=True)
+    assert {name: spent for name, spent in found.items() if spent} == {
+        (COMPUTATION, "mm"): 5.0, (COMPUTATION, "MmBackward0"): 0.25, (UPDATE, "Optimizer.step#AdamW.step"): 0.5,
+        (UPDATE, "_fused_adamw_"): 1.0,
+    }  # fmt: skip

@@ -118,10 +118,13 @@ def tiles_of(role: Role, element_size: int, width: int, *, large_shared_memory: 
     return TABLE[element_size, large_shared_memory][role][width > WIDTHS[0]]
 
 
-def name_of(kernel: Any, role: Role, dtype: torch.dtype, width: int) -> str:
-    """Returns the name of a kernel's tiles in a file."""
+def name_of(
+    kernel: Any, role: Role, dtype: torch.dtype, width: int, *, causal: bool = False, drops: bool = False
+) -> str:
+    """Returns the name of a kernel's tiles in a file. Causal order and dropout have tiles of their own."""
     name = f"{kernel.fn.__name__} {str(dtype).removeprefix('torch.')} {tile_width(width)}"
-    return f"{name} heavy" if role.endswith("_heavy") else name
+    kinds = {"heavy": role.endswith("_heavy"), "causal": causal, "dropout": drops}
+    return " ".join([name, *(kind for kind, applies in kinds.items() if applies)])
 
 
 @functools.cache
@@ -157,14 +160,17 @@ def has_large_shared_memory(device: torch.device) -> bool:
     )
 
 
-def choose_tiles(kernel: Any, role: Role, query: Tensor, width: int) -> Tiles:
+def choose_tiles(
+    kernel: Any, role: Role, query: Tensor, width: int, *, causal: bool = False, drops: bool = False
+) -> Tiles:
     """Returns the tiles of a kernel for tensors like ``query``; ``width`` is the larger of both head widths.
 
     Neither ``OVERRIDES`` nor a file has tiles of prefix-normalised attention, whose kernels need the same.
     """
     if role in PREFIX_ROLES:
         return tiles_of(role, query.element_size(), width, large_shared_memory=False)
-    name, file = name_of(kernel, role, query.dtype, width), os.environ.get(TILES)
+    name = name_of(kernel, role, query.dtype, width, causal=causal, drops=drops)
+    file = os.environ.get(TILES)
     if name in OVERRIDES:
         return OVERRIDES[name]
     found = read_tiles(Path(file), device_name(query.device)).get(name) if file else None
@@ -188,7 +194,8 @@ def run(kernel: Any, role: Role, query: Tensor, value: Tensor, tensors: Sequence
     settings |= {"heads": heads, "rows": rows, "keys": keys, "width": width, "value_width": value_width}
     settings |= {"scale": width**-0.5, "WIDTH": tile_width(width), "VALUE_WIDTH": tile_width(value_width)}
     with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
-        tiles = choose_tiles(kernel, role, query, max(width, value_width))
+        kinds = {"causal": settings.get("CAUSAL", False), "drops": settings.get("DROPS", False)}
+        tiles = choose_tiles(kernel, role, query, max(width, value_width), **kinds)
         blocks = triton.cdiv(rows if role in BY_ROWS else keys, tiles.own)
         settings |= tiles.sizes(role)
         kernel[(blocks * batch * heads,)](
