@@ -82,3 +82,9 @@ class Parser(argparse.ArgumentParser):
             similar = nearest(option[2:], names)
             message = f"unknown option {option}" + (similar and f"; {similar.replace('nearest: ', 'nearest: --')}")
         raise WrongUseError(f"{message}; see {self.prog} --help")
+
+
+def at_least_one(options: argparse.Namespace, name: str) -> None:
+    """Raises a ``WrongUseError`` if an option is a number below 1."""
+    if getattr(options, name) < 1:
+        raise WrongUseError(f"--{name}: expected at least 1, found {getattr(options, name)}")

@@ -13,6 +13,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import seqarena.lra.benchmark
+import seqarena.pretraining.wikitext.benchmark
+import seqarena.qa.benchmark
+import seqarena.summarization.benchmark
+import seqarena.vqa.benchmark
 from seqarena.common.attention import ATTENTIONS, attend, find_attention
 from seqarena.common.attention.base import IMPLEMENTATIONS, AttentionConfig
 from seqarena.common.attention.hybrid import Hybrid
@@ -31,20 +36,7 @@ from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
 from seqarena.pretraining.wikitext.run import LanguageRun
 from seqarena.qa import official
 from seqarena.scripts import curves, figures, leaderboard, prepare, price, report, selftest, sweep, variants
-from seqarena.scripts.benchmark import (
-    attention,
-    gpu,
-    headlines,
-    kernels,
-    layers,
-    lra_code,
-    squad,
-    step,
-    step_profile,
-    tiles,
-    transformer_xl,
-    views,
-)
+from seqarena.scripts.benchmark import attention, gpu, kernels, layers, step, step_profile, tiles
 from seqarena.scripts.benchmark.selection import chosen
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import COMMANDS
@@ -101,16 +93,16 @@ PARSERS = {
     ("benchmark", "kernels"): kernels.parser().parse_args,
     ("benchmark", "gpu"): gpu.parser().parse_args,
     ("benchmark", "tiles"): tiles.parser().parse_args,
-    ("benchmark", "squad"): squad.parser().parse_args,
-    ("benchmark", "headlines"): headlines.parser().parse_args,
-    ("benchmark", "transformer-xl"): transformer_xl.chosen_run,
-    ("benchmark", "lra-code"): lra_code.parse,
+    ("benchmark", "squad"): seqarena.qa.benchmark.parser().parse_args,
+    ("benchmark", "headlines"): seqarena.summarization.benchmark.parser().parse_args,
+    ("benchmark", "transformer-xl"): seqarena.pretraining.wikitext.benchmark.chosen_run,
+    ("benchmark", "lra-code"): seqarena.lra.benchmark.parse,
     ("qa", "evaluate"): official.parser().parse_args,
     ("summarization", "score"): score.parser().parse_args,
     ("pretraining", "perplexity"): rescored,
     ("vqa", "evaluate"): vqa_score.evaluate_parser().parse_args,
     ("vqa", "answers"): vqa_score.answers_parser().parse_args,
-    ("benchmark", "views"): views.parser().parse_args,
+    ("benchmark", "views"): seqarena.vqa.benchmark.parser().parse_args,
     ("vqa", "show"): show.parser().parse_args,
     ("vqa", "submit"): submit.parser().parse_args,
     ("vqa", "features"): convert.parser().parse_args,

@@ -16,8 +16,8 @@ from seqarena.common.runs.run import BaseRun, Preset
 from seqarena.common.runs.sources import Sources, sources_of
 from seqarena.common.runs.tasks import Task
 from seqarena.common.training.processes import Accelerator
-from seqarena.common.training.runtime import main_first
-from seqarena.common.training.step import Loss
+from seqarena.common.training.runtime import main_first, make_accelerator, seed_torch
+from seqarena.common.training.step import Loss, Stepper
 
 OUTPUTS = "outputs"
 """Folder of a run's directory with the model's outputs: predictions, headlines."""
@@ -113,3 +113,11 @@ class Package:
                 f"delete its folder below {folder}/{self.name} and run again; if that does not help, please report it"
             )
         return assembly
+
+
+def build(package: Package, run: BaseRun, folder: Path) -> tuple[Assembly, Stepper]:
+    """Returns the run's assembly, and the stepper that trains it, for a measurement outside of a session."""
+    accelerator = make_accelerator(run.train.precision)
+    seed_torch(run.seed, 0)
+    assembly = package.assembly(run, folder, accelerator)
+    return assembly, run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)

@@ -2,21 +2,13 @@
 
 from collections.abc import Sequence
 
+import seqarena.lra.benchmark
+import seqarena.pretraining.wikitext.benchmark
+import seqarena.qa.benchmark
+import seqarena.summarization.benchmark
+import seqarena.vqa.benchmark
 from seqarena.common.errors import look_up
-from seqarena.scripts.benchmark import (
-    attention,
-    gpu,
-    headlines,
-    kernels,
-    layers,
-    lra_code,
-    squad,
-    step,
-    step_profile,
-    tiles,
-    transformer_xl,
-    views,
-)
+from seqarena.scripts.benchmark import attention, gpu, kernels, layers, step, step_profile, tiles
 
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark layers ...
@@ -58,10 +50,10 @@ def run(arguments: Sequence[str]) -> int:
         "tiles": tiles.run,
         "step": step.run,
         "profile": step_profile.run,
-        "squad": squad.run,
-        "headlines": headlines.run,
-        "transformer-xl": transformer_xl.run,
-        "lra-code": lra_code.run,
-        "views": views.run,
+        "squad": seqarena.qa.benchmark.run,
+        "headlines": seqarena.summarization.benchmark.run,
+        "transformer-xl": seqarena.pretraining.wikitext.benchmark.run,
+        "lra-code": seqarena.lra.benchmark.run,
+        "views": seqarena.vqa.benchmark.run,
     }
     return look_up(kinds, arguments[0], "benchmark")(arguments[1:])

@@ -18,6 +18,7 @@ from seqarena.common.attention.visibility import ORDERS, Order
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import write_json
 from seqarena.common.parser import Parser
+from seqarena.common.tables import render
 from seqarena.common.training.runtime import code_version, device_name
 from seqarena.scripts.benchmark.cases import (
     PASSES,
@@ -30,7 +31,6 @@ from seqarena.scripts.benchmark.cases import (
     refusal,
 )
 from seqarena.scripts.benchmark.plot import plot
-from seqarena.scripts.tables import render
 
 VARIANTS = ["softmax", "dnas", "hnas", "x1", "x2", "x3"]
 

@@ -20,15 +20,15 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.errors import BadDataError, WrongUseError, look_up
 from seqarena.common.files import read_strict_json, write_json
-from seqarena.common.parser import Parser
+from seqarena.common.parser import Parser, at_least_one
 from seqarena.common.runs.results import row_parts
 from seqarena.common.runs.run import row_name
+from seqarena.common.tables import RENDERERS, render
 from seqarena.common.training.runtime import device_name
 from seqarena.scripts.benchmark.attention import find_device, record_of
 from seqarena.scripts.benchmark.cases import Case, Measurement, Setting, expressible, matmul_ceiling, measure
-from seqarena.scripts.benchmark.selection import at_least_one, chosen
+from seqarena.scripts.benchmark.selection import chosen
 from seqarena.scripts.price.record import Price, PriceRecord
-from seqarena.scripts.tables import RENDERERS, render
 
 FOLDER = Path("docs/benchmarks")
 VARIANTS = ["softmax", "dnas", "hnas", "x1", "x2", "x3"]

@@ -17,9 +17,8 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.triton.available import INSTALLED, INTERPRETED, LEAST_WIDTH, MOST_WIDTH
 from seqarena.common.errors import WrongUseError, look_up
-from seqarena.common.parser import Parser
-from seqarena.scripts.benchmark.selection import at_least_one
-from seqarena.scripts.tables import render
+from seqarena.common.parser import Parser, at_least_one
+from seqarena.common.tables import render
 
 if TYPE_CHECKING:
     from seqarena.common.attention.triton.launch import Role

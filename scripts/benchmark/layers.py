@@ -20,7 +20,7 @@ from seqarena.common.attention.module import self_attention
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
-from seqarena.scripts.tables import render
+from seqarena.common.tables import render
 
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 Seconds = Mapping[str, Mapping[int, float]]

@@ -4,13 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqarena.common.errors import WrongUseError
 from seqarena.common.parser import Parser
 from seqarena.common.runs.cli import build_run
-from seqarena.common.runs.package import Assembly, Package
+from seqarena.common.runs.package import Package
 from seqarena.common.runs.run import BaseRun
-from seqarena.common.training.runtime import make_accelerator, seed_torch
-from seqarena.common.training.step import Stepper
 from seqarena.scripts.packages import find_package
 
 
@@ -40,17 +37,3 @@ def chosen(
 def title(options: argparse.Namespace, preset: str, fields: Sequence[str]) -> str:
     """Returns the title of the table."""
     return f"a step of {options.package} {options.task}, preset {preset}{' '.join(['', *fields])}"
-
-
-def at_least_one(options: argparse.Namespace, name: str) -> None:
-    """Raises a ``WrongUseError`` if an option is a number below 1."""
-    if getattr(options, name) < 1:
-        raise WrongUseError(f"--{name}: expected at least 1, found {getattr(options, name)}")
-
-
-def build(package: Package, run: BaseRun, folder: Path) -> tuple[Assembly, Stepper]:
-    """Returns the run's assembly, and the stepper that trains it."""
-    accelerator = make_accelerator(run.train.precision)
-    seed_torch(run.seed, 0)
-    assembly = package.assembly(run, folder, accelerator)
-    return assembly, run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)

@@ -19,15 +19,15 @@ from seqarena.common.data.batches import Batch
 from seqarena.common.errors import WrongUseError
 from seqarena.common.memory import keep_freed_memory
 from seqarena.common.model.transformer import EncoderConfig, ModelConfig
-from seqarena.common.parser import Parser
-from seqarena.common.runs.package import Assembly
+from seqarena.common.parser import Parser, at_least_one
+from seqarena.common.runs.package import Assembly, build
 from seqarena.common.runs.run import BaseRun
+from seqarena.common.tables import render
 from seqarena.common.training.precision import precision_name
 from seqarena.common.training.runtime import device_name, make_accelerator, peak_memory_bytes, reset_peak_memory
 from seqarena.common.training.workers import run_in_process
-from seqarena.scripts.benchmark.selection import add_run_options, at_least_one, build, chosen, title
+from seqarena.scripts.benchmark.selection import add_run_options, chosen, title
 from seqarena.scripts.packages import find_package
-from seqarena.scripts.tables import render
 
 OURS, PADDED, FULL_MATRIX = "ours", "padded", "full matrix, padded"
 AGAINST = ("transformers", "encoder alone", "encoder alone, transformers")

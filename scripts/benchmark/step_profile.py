@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from seqarena.common.parser import Parser
-from seqarena.common.runs.package import Package
+from seqarena.common.parser import Parser, at_least_one
+from seqarena.common.runs.package import Package, build
 from seqarena.common.runs.run import BaseRun
+from seqarena.common.tables import render
 from seqarena.common.training.runtime import device_name
-from seqarena.scripts.benchmark.selection import add_run_options, at_least_one, build, chosen, title
-from seqarena.scripts.tables import render
+from seqarena.scripts.benchmark.selection import add_run_options, chosen, title
 
 BATCH, COMPUTATION, UPDATE = PARTS = ("making the batch", "forward and backward", "update")
 """Parts of a step; the gradient's norm and clipping count as backward."""

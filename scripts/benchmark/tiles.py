@@ -19,12 +19,11 @@ from seqarena.common.attention.triton.available import INSTALLED, INTERPRETED
 from seqarena.common.attention.triton.self_test import TOLERANCE
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import read_strict_json, write_json
-from seqarena.common.parser import Parser
+from seqarena.common.parser import Parser, at_least_one
+from seqarena.common.tables import render
 from seqarena.common.training.runtime import device_name
 from seqarena.scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, time_run
 from seqarena.scripts.benchmark.kernels import MIXED, PRECISIONS, kernels_of, require_kernels
-from seqarena.scripts.benchmark.selection import at_least_one
-from seqarena.scripts.tables import render
 
 OWN, OTHERS, WARPS, STAGES = (32, 64, 128), (32, 64, 128), (4, 8), (2, 3)
 """Values of each tile parameter; all combinations are tried."""

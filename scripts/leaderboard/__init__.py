@@ -6,7 +6,7 @@ from typing import Any
 
 from seqarena.common.errors import WrongUseError
 from seqarena.common.parser import Parser
-from seqarena.scripts.tables import RENDERERS
+from seqarena.common.tables import RENDERERS
 
 PLAIN = ("csv", "json")
 FORMATS = (*RENDERERS, *PLAIN)

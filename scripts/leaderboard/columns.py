@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from seqarena.common.errors import look_up
-from seqarena.scripts.tables import least_widths, table_width, terminal_width
+from seqarena.common.tables import least_widths, table_width, terminal_width
 
 Columns = tuple[list[str], list[list[str]]]
 """Headings and rows."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from seqarena.common.attention import ALIASES
 from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.tables import render
 from seqarena.scripts.leaderboard import BASELINE
 from seqarena.scripts.leaderboard import side_by_side as joined_tables
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings
@@ -21,7 +22,6 @@ from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.rows import Row
 from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.leaderboard.verdict import LEGEND, verdict_of
-from seqarena.scripts.tables import render
 
 FORMULA = tuple("=+-@")
 """First characters of a spreadsheet formula."""

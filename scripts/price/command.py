@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 from statistics import fmean, median
 
 from seqarena.common.errors import WrongUseError
+from seqarena.common.parser import at_least_one
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import row_name, row_of, row_values
+from seqarena.common.tables import render
 from seqarena.common.training.runtime import make_accelerator
-from seqarena.scripts.benchmark.selection import at_least_one, chosen
+from seqarena.scripts.benchmark.selection import chosen
 from seqarena.scripts.benchmark.step import timed_batches
 from seqarena.scripts.price.measure import measure
 from seqarena.scripts.price.record import FORMAT, PriceRecord, ratio_text
-from seqarena.scripts.tables import render
 
 
 def measure_and_record(

@@ -17,7 +17,7 @@ from seqarena.common.attention.fallback import slowdown
 from seqarena.common.attention.mixer import MixerConfig
 from seqarena.common.attention.triton.self_test import TOLERANCE
 from seqarena.common.attention.visibility import Order, Visibility
-from seqarena.scripts.tables import render
+from seqarena.common.tables import render
 
 HEADS, LENGTH, WIDTH = 2, 72, 16
 PRICED = 8, 4, 2048, 64

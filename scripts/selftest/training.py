@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from seqarena.common.errors import printable
+from seqarena.common.tables import render
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.selftest.steps import STEPS, STOP
-from seqarena.scripts.tables import render
 
 TASKS = {
     "listops": "lra",

@@ -26,7 +26,7 @@ from seqarena.pretraining.transformer_xl import (
     TransformerXL,
     sinusoids,
 )
-from seqarena.scripts.benchmark import original
+from seqarena.pretraining.wikitext import original
 from tests.marks import in_extras
 
 BASE = Model(vocabulary=267_735)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from seqarena.common.errors import WrongUseError
+from seqarena.lra.benchmark import compare, parse, their_model
 from seqarena.scripts.benchmark import run
-from seqarena.scripts.benchmark.lra_code import compare, parse, their_model
 
 STAND_IN = '''
 import torch

@@ -17,6 +17,7 @@ from seqarena.common.runs.results import Result
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import row_name, row_of
 from seqarena.common.runs.tasks import Published
+from seqarena.common.tables import latex
 from seqarena.lra.pictures.presets import PRESETS as PICTURES
 from seqarena.lra.recall.presets import PRESETS as RECALL_PRESETS
 from seqarena.scripts import leaderboard
@@ -24,7 +25,6 @@ from seqarena.scripts.leaderboard.cells import cells, footnotes, headings, order
 from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import OTHER_DATA, tables
 from seqarena.scripts.packages import find_package
-from seqarena.scripts.tables import latex
 from tests.scripts.results import CORRECT, DATA, only, result, row_of_name, run
 
 

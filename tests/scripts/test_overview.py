@@ -10,6 +10,7 @@ import pytest
 
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.results import Result
+from seqarena.common.tables import render
 from seqarena.scripts import leaderboard
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings
 from seqarena.scripts.leaderboard.columns import blocks, fitting
@@ -21,7 +22,6 @@ from seqarena.scripts.leaderboard.table import code_note, tables
 from seqarena.scripts.leaderboard.verdict import p_text, verdict_of
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.price.record import PriceRatio
-from seqarena.scripts.tables import render
 from tests.scripts.results import result, run
 from tests.scripts.test_price import record
 

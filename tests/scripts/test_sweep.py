@@ -9,10 +9,10 @@ from seqarena.common.files import lock_folder
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import row_parts
 from seqarena.common.runs.run import row_name
+from seqarena.common.tables import render
 from seqarena.scripts import quickstart, sweep
 from seqarena.scripts.benchmark.step_profile import BACKWARD, COMPUTATION, UPDATE, operator_name, own_seconds
 from seqarena.scripts.seqarena import dispatch
-from seqarena.scripts.tables import render
 from tests.common.runs.test_cli import TINY
 
 

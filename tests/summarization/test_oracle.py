@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from seqarena.common.model.norms import NORMS
-from seqarena.scripts.benchmark.headlines import as_transformers, generate
+from seqarena.summarization.benchmark import as_transformers, generate
 from seqarena.summarization.decoding import Decoding, search
 from seqarena.summarization.model import Summarizer
 from tests.summarization.tiny import model, texts

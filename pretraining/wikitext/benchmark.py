@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.parser import Parser
+from seqarena.common.parser import Parser, at_least_one
 from seqarena.common.runs.cli import build_run
+from seqarena.common.tables import render
 from seqarena.common.training.runtime import device_name, make_accelerator, seed_torch
+from seqarena.pretraining.__main__ import PACKAGE
 from seqarena.pretraining.transformer_xl import Memory, Model, TransformerXL
+from seqarena.pretraining.wikitext import original
 from seqarena.pretraining.wikitext.run import LanguageRun, Segments
 from seqarena.pretraining.wikitext.streams import SegmentBatch
 from seqarena.pretraining.wikitext.trainer import RememberingLoss
-from seqarena.scripts.benchmark import original
-from seqarena.scripts.benchmark.selection import at_least_one
-from seqarena.scripts.packages import find_package
-from seqarena.scripts.tables import render
 
 Segment = tuple[Tensor, Tensor]
 """Tokens and their targets, both B T."""
@@ -161,7 +160,7 @@ def chosen_run(arguments: Sequence[str]) -> tuple[argparse.Namespace, LanguageRu
     options, fields = parser().parse_known_args(arguments)
     at_least_one(options, "repeats")
     prog = "seqarena benchmark transformer-xl"
-    chosen = build_run(find_package("pretraining"), options.task, options.preset, None, None, 0, fields, prog)
+    chosen = build_run(PACKAGE, options.task, options.preset, None, None, 0, fields, prog)
     if not isinstance(chosen, LanguageRun):
         raise WrongUseError(f"--task {options.task}: expected a task of Transformer-XL, wikitext2 or wikitext103")
     return options, chosen

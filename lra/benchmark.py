@@ -26,13 +26,13 @@ from torch import Tensor, nn
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
 from seqarena.common.runs.cli import build_run
+from seqarena.common.runs.package import build
+from seqarena.common.tables import render
 from seqarena.common.training.runtime import seed_torch
+from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.data import Sequences
 from seqarena.lra.presets.xiong2021 import MODEL
 from seqarena.lra.run import Run
-from seqarena.scripts.benchmark.selection import build
-from seqarena.scripts.packages import find_package
-from seqarena.scripts.tables import render
 
 THEIRS = {"softmax": "softmax", "nystromformer": "nystrom", "linformer": "linformer", "performer": "performer"}
 """Our name of a variant -> theirs."""
@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str]) -> tuple[Namespace, dict[str, list[Run]]]:
 
 
 def _run(preset: str, name: str, seed: int, fields: Sequence[str]) -> Run:
-    package = find_package("lra")
+    package = PACKAGE
     other = WrongUseError(f"preset {preset}: expected the model of preset xiong2021; only its sizes may differ")
     meant: Any = look_up(package.presets["listops"], preset, "preset").run
     if meant.model.pooling != MODEL.pooling:
@@ -126,7 +126,7 @@ def measure(options: Namespace, runs: Sequence[Run], name: str) -> dict[str, Any
     losses: list[tuple[list[float], list[float]]] = []
     seconds: list[list[float]] = [[], []]
     for run in runs:
-        assembly, ours = build(find_package("lra"), run, options.data_folder)
+        assembly, ours = build(PACKAGE, run, options.data_folder)
         seed_torch(run.seed, 0)
         model = their_model(options.code, run.model, name)
         steppers = ours, run.train.stepper(model, their_loss, run.optim, run.seed, ours.accelerator)

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 
 from seqarena.common.attention import find_attention
-from seqarena.common.parser import Parser
+from seqarena.common.parser import Parser, at_least_one
+from seqarena.common.tables import render
 from seqarena.common.training.runtime import device_name, seed_torch
-from seqarena.scripts.benchmark.selection import at_least_one
-from seqarena.scripts.tables import render
 from seqarena.vqa.data import Split, VqaData
 from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, unread_batch
 from seqarena.vqa.data.detected import DetectedViews, make_views, read_detector

@@ -15,11 +15,10 @@ from seqarena.common.data.batches import Indices, in_order
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.checkpoint import to_public
 from seqarena.common.model.bert.families import BERT
-from seqarena.common.parser import Parser
+from seqarena.common.parser import Parser, at_least_one
 from seqarena.common.runs.trained import read_trained
+from seqarena.common.tables import render
 from seqarena.common.training.runtime import device_name, make_accelerator
-from seqarena.scripts.benchmark.selection import at_least_one
-from seqarena.scripts.tables import render
 from seqarena.summarization.data import Split
 from seqarena.summarization.decoding import Decoding, search
 from seqarena.summarization.evaluator import banned_tokens
