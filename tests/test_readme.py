@@ -191,15 +191,19 @@ def test_the_tree_is_the_tree() -> None:
     assert links == {"common", "scripts", *PACKAGES}
 
 
-def test_every_name_is_in_the_readme() -> None:
-    text = (ROOT / "README.md").read_text()
-    for name in [*ATTENTIONS, *NORMS]:
-        assert f"`{name}`" in text, name
-    assert all(re.search(rf"(seqarena|make) {name}\b", text) for name in COMMANDS)
-    for package in map(find_package, PACKAGES):
-        for task in package.tasks:
-            assert f"`{package.name} {task}`" in text
-            assert all(f"`{preset}`" in text for preset in package.presets[task])
+def test_every_name_is_in_the_guide_and_no_other_in_the_readme() -> None:
+    readme, guide = ((ROOT / name).read_text() for name in ("README.md", "docs/guide.md"))
+    packages = [*map(find_package, PACKAGES)]
+    tasks = {f"{package.name} {task}" for package in packages for task in package.tasks}
+    presets = {preset for package in packages for task in package.tasks for preset in package.presets[task]}
+    for name in {*ATTENTIONS, *NORMS, *tasks, *presets}:
+        assert f"`{name}`" in guide, name
+    assert all(re.search(rf"(seqarena|make) {name}\b", readme) for name in COMMANDS)
+    for title, known in (("Variants", {*ATTENTIONS, "lnas"}), ("Tasks", tasks)):
+        rows = re.findall(r"^\| (`.*?) \|", readme.split(f"## {title}\n")[1].split("\n## ")[0], re.MULTILINE)
+        named = set(re.findall(r"`(.+?)`", " ".join(rows)))
+        assert named <= known
+        assert len(named) > len(known) / 2
 
 
 def test_links_lead_somewhere() -> None:
@@ -358,7 +362,9 @@ def test_every_error_that_the_document_explains_is_raised() -> None:
         assert words in sources, words
 
 
-@pytest.mark.parametrize("name", ["README", "docs/results", "docs/lra", "docs/qa", "docs/summarization", "docs/vqa"])
+@pytest.mark.parametrize(
+    "name", ["docs/guide", "docs/results", "docs/lra", "docs/qa", "docs/summarization", "docs/vqa"]
+)
 def test_the_number_of_examples_of_the_nearest_floor_is_told(name: str) -> None:
     words = " ".join((ROOT / f"{name}.md").read_text().split())
     assert f"the first {TESTED:,} test examples" in words or f"the first {TESTED:,} of them" in words

@@ -135,12 +135,12 @@ def test_a_result_is_of_its_preset_and_of_clean_code(folder: Path) -> None:
     assert result.environment["clean"] is True
 
 
-def test_the_training_times_of_the_readme_are_those_of_the_results() -> None:
+def test_the_training_times_of_the_guide_are_those_of_the_results() -> None:
     seconds: dict[str, list[float]] = {}
     for path, result in results().items():
         if path_in_results(path).parts[0] == "quick":
             seconds.setdefault(result.task, []).append(result.training_seconds)
-    table = (ROOT / "README.md").read_text().split("| task | training time in seconds |")[1].split("\n\n")[0]
+    table = (ROOT / "docs" / "guide.md").read_text().split("| task | training time in seconds |")[1].split("\n\n")[0]
     found = re.findall(r"^\| ([a-z0-9-]+) \| (\d+) to (\d+) \|$", table, re.MULTILINE)
     assert {task: (int(least), int(most)) for task, least, most in found} == {
         task: (round(min(each)), round(max(each))) for task, each in seconds.items()
