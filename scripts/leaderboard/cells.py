@@ -1,7 +1,6 @@
 """Text of a leaderboard table: headings, cells and footnotes."""
 
 import itertools
-import re
 from collections.abc import Sequence
 
 from seqarena.common.runs.tasks import Published
@@ -97,7 +96,8 @@ def shown_figures(table: Table, figures: Sequence[Published] | None = None) -> l
     """
     if table.is_other_data:
         return []
-    rows = {name for row in table.rows for name in (row.name, re.split(r"[,\[]", row.name)[0])} | {table.baseline}
+    attentions = {dict(row.parts)["attention"].partition("[")[0] for row in table.rows}  # without changed fields
+    rows = {row.name for row in table.rows} | attentions | {table.baseline}
     return [
         figure
         for figure in (table.published if figures is None else figures)

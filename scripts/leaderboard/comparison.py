@@ -40,7 +40,7 @@ def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list
     rows = [_row(parts, by_row[parts], group.missing, secondary) for parts in found]
     task = group.protocol.record
     for row in rows:
-        if task and task.solved_from is not None and by_row[row.parts]:
+        if task.solved_from is not None and by_row[row.parts]:
             scores = [result.score for result in by_row[row.parts] if result.score is not None]
             row.solved = sum(score >= task.solved_from for score in scores)
         versions = _references(row.parts, by_row, baseline)

@@ -36,9 +36,13 @@ class Protocol:
     """Pretraining of the checkpoints that the runs start from; empty: random initialisation."""
 
     @property
-    def record(self) -> Task | None:
-        """The task's record; None if this version does not know the task."""
-        return find_package(self.package).tasks.get(self.task) if self.package in PACKAGES else None
+    def record(self) -> Task:
+        """The task's record; of a task that this version does not know, one without floors or published figures."""
+        known = find_package(self.package).tasks if self.package in PACKAGES else {}
+        return known.get(self.task) or Task(
+            package=self.package, name=self.task, version=self.task_version or 1, metric="score",
+            higher_is_better=True, title="", splits="", source="", revision="", licence="",
+        )  # fmt: skip
 
     @property
     def preset_record(self) -> Preset[BaseRun] | None:
@@ -112,6 +116,17 @@ class Group:
     """Name of a row -> the scores of its grid, if fields were tuned."""
     remarks: list[str] = field(default_factory=list)
     """Tests of chosen values that have no result yet, in words."""
+
+    @property
+    def newest(self) -> Result | None:
+        """The newest result, whose floors and metric are those of the newest code; None before any."""
+        return max(self.results, key=lambda each: each.finished_at, default=None)
+
+    @property
+    def run(self) -> Mapping[str, Any] | None:
+        """Fields of the newest result's run, or of a planned one."""
+        found = self.newest
+        return next((entry["run"] for entry in self.missing), None) if found is None else found.run
 
 
 def groups(results: Sequence[Result], missing: Sequence[dict[str, Any]]) -> list[Group]:

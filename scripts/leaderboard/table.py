@@ -134,15 +134,11 @@ def evidence(table: Table) -> tuple[int, int, int]:
 
 def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) -> Table:
     """Returns the table of a group, with a row per variant, each compared with the baseline, and its price."""
-    protocol = group.protocol
-    some = max(group.results, key=lambda each: each.finished_at, default=None)  # whose floors are by the newest code
+    protocol, newest, run = group.protocol, group.newest, group.run
     task = protocol.record
-    secondary = task.secondary if task else ()
-    rows, by_row = rows_of(group, baseline, secondary)
-    scores = some.floors if some else {}
-    floors, ceilings = task.floors_and_ceilings(scores) if task else (scores, {})
+    rows, by_row = rows_of(group, baseline, task.secondary)
+    floors, ceilings = task.floors_and_ceilings({} if newest is None else newest.floors)
     is_other_data = _has_other_data(protocol)
-    run = some.run if some else next((entry["run"] for entry in group.missing), None)
     plans = sorted({str(entry["plan"]) for entry in group.missing if "plan" in entry})
     plan_remarks = [f"missing runs were planned in {', '.join(plans)}; delete a plan to drop its runs"] if plans else []
     return Table(
@@ -155,25 +151,24 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         data_name=_data_name(protocol, task, run),
         modified=bool(protocol.changed),
         pretraining=protocol.pretraining,
-        metric=some.metric if some else task.metric if task else "score",
-        unit=task.unit if task else "share",
-        higher_is_better=task is None or task.higher_is_better,
+        metric=task.metric if newest is None else newest.metric,
+        unit=task.unit,
+        higher_is_better=task.higher_is_better,
         measured=_scoring(group.results, protocol),
         baseline=baseline,
         rows=rows,
         floors=floors,
         ceilings=ceilings,
         chance=_chance(protocol, task),
-        solved_from=task.solved_from if task else None,
-        published=_beside(task.published, protocol.preset) if task and not is_other_data else [],
+        solved_from=task.solved_from,
+        published=[] if is_other_data else _beside(task.published, protocol.preset),
         published_secondary={
             name: [] if is_other_data else _beside(task.published_secondary.get(name, ()), protocol.preset)
-            for name in secondary
-            if task
+            for name in task.secondary
         },
-        comparable=_is_comparable(protocol, some),
+        comparable=_is_comparable(protocol, newest),
         is_other_data=is_other_data,
-        prices=add_prices(rows, protocol, prices, baseline, {parts: some[0] for parts, some in by_row.items() if some}),
+        prices=add_prices(rows, protocol, prices, baseline, {parts: each[0] for parts, each in by_row.items() if each}),
         devices=sorted({result.device for result in group.results}),
         remarks=[
             *remarks(by_row, rows),
@@ -185,10 +180,10 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
     )
 
 
-def _chance(protocol: Protocol, task: Task | None) -> float | None:
+def _chance(protocol: Protocol, task: Task) -> float | None:
     """Returns the score of guessing; None if it is not known, as on data that the user changed."""
     preset = protocol.preset_record
-    if task is None or any(path.startswith("data.") for path in protocol.changed):
+    if any(path.startswith("data.") for path in protocol.changed):
         return None
     return task.chance if preset is None or preset.chance is None else preset.chance
 
@@ -198,10 +193,8 @@ def _beside(figures: Sequence[Published], preset: str) -> list[Published]:
     return [figure for figure in figures if not figure.presets or preset in figure.presets]
 
 
-def _title(protocol: Protocol, task: Task | None, run: Mapping[str, Any] | None) -> str:
+def _title(protocol: Protocol, task: Task, run: Mapping[str, Any] | None) -> str:
     """Returns the title, which tells tables of the user's own data files apart by their checksum."""
-    if task is None:
-        return f"{protocol.package} {protocol.task}, preset {protocol.preset}"
     preset = protocol.preset_record
     has_own = _has_own_data(protocol, task, run)
     name = "" if has_own or preset is None else preset.data_name
@@ -231,8 +224,8 @@ def _has_own_data(protocol: Protocol, task: Task, run: Mapping[str, Any] | None)
     return _differ(type(preset.run), run, preset.run, *roles) or _is_other_data(protocol)
 
 
-def _data_name(protocol: Protocol, task: Task | None, run: Mapping[str, Any] | None) -> str:
-    if task is not None and _has_own_data(protocol, task, run):
+def _data_name(protocol: Protocol, task: Task, run: Mapping[str, Any] | None) -> str:
+    if _has_own_data(protocol, task, run):
         return OTHER_DATA
     return protocol.preset_record.data_name if protocol.preset_record else ""
 
@@ -278,7 +271,6 @@ def _differ(kind: type, run: Any, preset: BaseRun, *roles: Role) -> bool:
 
 def _is_other_data(protocol: Protocol) -> bool:
     """Returns whether the data differ from the preset's although no data field was changed."""
-    task = protocol.record
-    meant = None if task is None else task.checksums.get(protocol.preset)
+    meant = protocol.record.checksums.get(protocol.preset)
     named = any(path.startswith("data.") for path in protocol.changed)
     return None not in (meant, protocol.data_checksum) and meant != protocol.data_checksum and not named

@@ -195,7 +195,7 @@ def test_tokens_per_step_are_those_of_the_timed_batches(
 ) -> None:
     tiny = replace(QUICK, model=replace(QUICK.model, layers=1, dim=8, heads=2, ffn_dim=8))  # type: ignore[call-arg]
     step, taken = timed_step("lra", tiny, tmp_path, 3, OURS), list[int]()
-    monkeypatch.setattr(Stepper, "backward", lambda self, batch: taken.append(batch.token_count()))
+    monkeypatch.setattr(Stepper, "backward", lambda self, share: taken.append(share.tokens))
     for number in range(3):
         step.training(number)
     assert len(set(taken)) == 3
