@@ -15,7 +15,7 @@ from seqarena.common.runs.package import Evaluation
 from seqarena.common.training.evaluation import per_example
 from seqarena.common.training.processes import Accelerator
 from seqarena.qa.data.mnli import UNLABELLED
-from seqarena.qa.data.pairs import Encoded
+from seqarena.qa.data.pairs import EncodedPairs
 from seqarena.qa.data.windows import Windows
 from seqarena.qa.decoding import Floats, Places, QuestionAnswers, answers
 from seqarena.qa.model import Reader
@@ -119,7 +119,7 @@ def score_answers(windows: Windows, answered: Mapping[str, QuestionAnswers]) -> 
     )
 
 
-def classify(model: nn.Module, encoded: Encoded, accelerator: Accelerator) -> tuple[list[int], list[float]]:
+def classify(model: nn.Module, encoded: EncodedPairs, accelerator: Accelerator) -> tuple[list[int], list[float]]:
     """Returns the most probable label of each pair, and the cross-entropy of its true label (0 if unlabelled)."""
 
     def guesses(examples: Indices) -> Iterable[tuple[int, float]]:
@@ -133,7 +133,9 @@ def classify(model: nn.Module, encoded: Encoded, accelerator: Accelerator) -> tu
     return [guess for guess, _ in found], [loss for _, loss in found]
 
 
-def inference(model: nn.Module, main: Encoded, others: Mapping[str, Encoded], accelerator: Accelerator) -> Evaluation:
+def inference(
+    model: nn.Module, main: EncodedPairs, others: Mapping[str, EncodedPairs], accelerator: Accelerator
+) -> Evaluation:
     """Returns accuracy and cross-entropy on ``main``, and the accuracy on each other set as accuracy_NAME."""
     guesses, losses = classify(model, main, accelerator)
     right = accuracy(guesses, main.labels)

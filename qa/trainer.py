@@ -17,7 +17,7 @@ from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.common.training.processes import Accelerator
 from seqarena.qa.data import entailment, world
 from seqarena.qa.data.mnli import LABELS, Mnli
-from seqarena.qa.data.pairs import Encoded, PairBatch, PairBatches, encode
+from seqarena.qa.data.pairs import EncodedPairs, PairBatch, PairBatches, encode
 from seqarena.qa.data.squad import Squad
 from seqarena.qa.data.windows import SpanBatch, SpanBatches, windows_of
 from seqarena.qa.evaluator import answer, inference
@@ -105,7 +105,9 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
 
 def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) -> Assembly:
     splits, checksum = data.load()
-    encoded: Mapping[str, Encoded] = {name: encode(split, tokenizer, data.length) for name, split in splits.items()}
+    encoded: Mapping[str, EncodedPairs] = {
+        name: encode(split, tokenizer, data.length) for name, split in splits.items()
+    }
     others = {name: encoded[name] for name in ("mismatched", "extra") if name in encoded}
     return Assembly(
         model=PairClassifier(run.model, len(LABELS)),

@@ -22,7 +22,7 @@ class PairBatch(TextBatch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoded:
+class EncodedPairs:
     """Tokenized pairs."""
 
     first: list[Ids]
@@ -54,7 +54,7 @@ class Encoded:
 class PairBatches:
     """The batch of every training step."""
 
-    encoded: Encoded
+    encoded: EncodedPairs
     order: ShuffledIndices
 
     def __getitem__(self, step: int) -> PairBatch:
@@ -62,13 +62,13 @@ class PairBatches:
         return self.encoded.batch(self.order[step])
 
 
-def encode(pairs: Sequence[Pair], tokenizer: Tokenizer, length: int) -> Encoded:
+def encode(pairs: Sequence[Pair], tokenizer: Tokenizer, length: int) -> EncodedPairs:
     """Tokenizes pairs and truncates them to ``length``, including special tokens; see ``_fit``."""
     layout = format_of(tokenizer)
     first = tokenizer.encode([each.premise for each in pairs])
     second = tokenizer.encode([each.hypothesis for each in pairs])
     lengths = [_fit(len(one), len(two), length - layout.special) for one, two in zip(first, second, strict=True)]
-    return Encoded(
+    return EncodedPairs(
         first=[tokens[:count] for tokens, (count, _) in zip(first, lengths, strict=True)],
         second=[tokens[:count] for tokens, (_, count) in zip(second, lengths, strict=True)],
         labels=np.array([each.label for each in pairs], dtype=np.int64),

@@ -41,14 +41,14 @@ class PictureFile(NamedTuple):
     label: int
 
 
-class Decoded(NamedTuple):
+class DecodedPicture(NamedTuple):
     """A decoded picture, and whether its file was grey."""
 
     pixels: npt.NDArray[np.uint8]
     is_grey: bool
 
 
-def decode(file: PictureFile, *, shorter: int | None, side: int | None) -> Decoded:
+def decode(file: PictureFile, *, shorter: int | None, side: int | None) -> DecodedPicture:
     """Returns the pixels of a file in colour. Grey pictures get three equal channels.
 
     ``shorter``: length of the shorter side, to which a picture is resized. ``side``: expected rows and columns.
@@ -72,7 +72,7 @@ def decode(file: PictureFile, *, shorter: int | None, side: int | None) -> Decod
         scale = shorter / min(colour.size)
         columns, rows = (max(shorter, round(length * scale)) for length in colour.size)
         colour = colour.resize((columns, rows), Image.Resampling.BICUBIC)
-    return Decoded(np.asarray(colour, np.uint8), is_grey)
+    return DecodedPicture(np.asarray(colour, np.uint8), is_grey)
 
 
 def decoded(

@@ -147,7 +147,7 @@ class ImageNet(ClassFolders):
     """Expected number of pictures in train and in val."""
 
 
-class Listed(NamedTuple):
+class PictureEntry(NamedTuple):
     """A picture file that was found."""
 
     where: str
@@ -155,7 +155,7 @@ class Listed(NamedTuple):
     read: Callable[[], bytes]
 
 
-def list_files(path: Path, classes: int) -> dict[str, list[Listed]]:
+def list_files(path: Path, classes: int) -> dict[str, list[PictureEntry]]:
     """Returns the picture files of each part, in the order of their names. Classes are numbered in that order too.
 
     Raises:
@@ -169,7 +169,7 @@ def list_files(path: Path, classes: int) -> dict[str, list[Listed]]:
         raise BadDataError(f"{path}: expected {classes:,} classes in train/, found {len(names):,}")
     numbers = {name: number for number, name in enumerate(names)}
     annotated = _annotations(test, path)
-    listed: dict[str, list[Listed]] = {part: [] for part in PARTS}
+    listed: dict[str, list[PictureEntry]] = {part: [] for part in PARTS}
     for part, found in zip(PARTS, (train, test), strict=True):
         for name in sorted(name for name, read in found.items() if read and name.lower().endswith(SUFFIXES)):
             where, file, read = f"{path}, {PARTS[part]}/{name}", name.split("/")[-1], found[name]
@@ -183,7 +183,7 @@ def list_files(path: Path, classes: int) -> dict[str, list[Listed]]:
                     else f"a folder named after a class of train/ (for val/images/: a file val/{ANNOTATIONS})"
                 )
                 raise BadDataError(f"{where}: expected {expected}, found {own or 'none'}")
-            listed[part].append(Listed(where, numbers[own], read))
+            listed[part].append(PictureEntry(where, numbers[own], read))
     for part, some in listed.items():
         empty = set(numbers.values()) - {each.label for each in some}
         if empty:
@@ -235,7 +235,7 @@ def _annotations(test: dict[str, Callable[[], bytes] | None], path: Path) -> dic
     return found
 
 
-def _contents(listed: Iterable[Listed]) -> Iterator[PictureFile]:
+def _contents(listed: Iterable[PictureEntry]) -> Iterator[PictureFile]:
     for each in listed:
         with damage(each.where, "picture"):
             content = each.read()
