@@ -56,11 +56,8 @@ def test_workers_of_a_killed_parent_end(tmp_path: Path) -> None:
         workers = [int(word) for word in parent.stdout.readline().split()]
         assert workers
         parent.kill()
-    for _ in range(200):
-        if not any(map(alive, workers)):
-            break
+    while any(map(alive, workers)):  # a worker that stays ends the test by its time limit
         time.sleep(0.1)
-    assert not [each for each in workers if alive(each)]
 
 
 def end() -> None:
