@@ -23,12 +23,22 @@ VARIANTS = ("softmax", "dnas", "hnas", "x3", "x3-14")
 WHOLE = "xiong2021"
 """Preset that keeps its layers, which are two."""
 NORMS = ("post", "deescalated", "rezero", "admin", "b2t", "deepnorm", "peri")
+BLOCKS = ("lra/listops", "lra/cifar10-patches", "pretraining/mlm", "pretraining/wikitext2", "summarization/wire")
+"""A task of each kind of model with blocks."""
+OTHERS = (
+    "x1", "x2", "x1-14", "x2-14", "x1-16", "x3-16", "x1-raw", "x3-raw", "relu", "elu", "gelu", "tanh", "exp", "sigmoid",
+    "relu-n", "relu2-n", "softmax1", "sink", "sinkhorn", "entmax", "sparsemax", "cosine", "linear", "performer",
+    "cosformer", "linformer", "nystromformer", "differential", "gated", "s4d", "convolution", "average",
+)  # fmt: skip
 CASES = (
     *(f"{task}/quick/{variant}" for task in TASKS for variant in VARIANTS),
-    *(f"lra/listops/quick/dnas/{norm}" for norm in NORMS),
+    *(f"{task}/quick/dnas/{norm}" for task in BLOCKS for norm in NORMS),
+    *(f"lra/listops/quick/{variant}" for variant in OTHERS),
+    "pretraining/wikitext2/quick/recency",
     *(f"lra/listops/{WHOLE}/{variant}" for variant in VARIANTS),
 )
-"""Tasks with variants, of which dnas is also evaluated; a task with every norm; a paper's whole model in bfloat16."""
+"""Tasks with variants, evaluated too; norms in each kind of model; all other variants; a paper's whole model in
+bfloat16."""
 COUNTS = HERE / "counts.json"
 
 

@@ -47,7 +47,7 @@ WITHOUT_KERNEL = (
 """Operators that compute nothing. So do those that return views."""
 CELLS = {aten._thnn_fused_gru_cell: _cell, aten._thnn_fused_gru_cell_backward: _cell_backward}
 """Operators of recurrent layers that PyTorch cannot compute for fake tensors."""
-EVALUATED = {(*task.split("/"), "quick", "dnas", None) for task in TASKS}
+EVALUATED = {(*task.split("/"), "quick", variant, None) for task in TASKS for variant in VARIANTS}
 EXAMPLE_COUNTS = {
     "train": 200,
     "validation": 40,

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.accelerator.__main__ import CASES, COUNTS, TASKS
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.model.norms import NORMS as ALL_NORMS
+from tests.accelerator.__main__ import CASES, COUNTS, NORMS, OTHERS, TASKS, VARIANTS
 
 pytestmark = pytest.mark.extras
 
@@ -43,7 +45,7 @@ def test_a_training_step_waits_for_nothing(case: str, counts: dict[str, Any]) ->
 def test_an_evaluation_waits_for_its_results_alone(counts: dict[str, Any]) -> None:
     """At most four times in a batch, except in a search for headlines; the table has the numbers."""
     evaluations = {case: found["evaluation"] for case, found in counts.items() if "evaluation" in found}
-    assert len(evaluations) == len(TASKS)
+    assert len(evaluations) == len(TASKS) * len(VARIANTS)
     assert [case for case, found in evaluations.items() if found["blockwise"]] == []
     for case, found in evaluations.items():
         of_batches, of_step = (
@@ -53,6 +55,11 @@ def test_an_evaluation_waits_for_its_results_alone(counts: dict[str, Any]) -> No
         assert "wire" in case or sum(found["waits"].values()) <= 4 * (of_batches // of_step)
     places = {place.partition(": ")[0] for found in evaluations.values() for place in found["waits"]}
     assert {Path(place).name for place in places} == {"evaluator.py", "masses.py", "decoding.py"}
+
+
+def test_every_variant_and_every_norm_is_counted() -> None:
+    assert {*VARIANTS, *OTHERS, "recency"} == ATTENTIONS.keys()
+    assert {*NORMS, "pre"} == ALL_NORMS.keys()  # that of the presets
 
 
 @pytest.fixture(scope="module")
