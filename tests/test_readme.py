@@ -27,13 +27,12 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS
 from seqarena.common.model.transformer import Encoder
 from seqarena.common.runs import sources
-from seqarena.common.runs.cli import choose, package_parser, run_package
-from seqarena.common.runs.fields import set_fields
+from seqarena.common.runs.cli import build_run, choose, package_parser, run_package
+from seqarena.common.runs.fields import set_fields, split
+from seqarena.common.runs.package import Package
 from seqarena.common.runs.trained import changed_run
-from seqarena.lra.recall.run import RecallRun
 from seqarena.pretraining.wikitext import perplexity
 from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
-from seqarena.pretraining.wikitext.run import LanguageRun
 from seqarena.qa import official
 from seqarena.scripts import curves, figures, leaderboard, prepare, price, report, selftest, sweep, variants
 from seqarena.scripts.benchmark import attention, gpu, kernels, layers, step, step_profile, tiles
@@ -163,12 +162,19 @@ def test_every_command_parses(line: str, own_file: Path, monkeypatch: pytest.Mon
     elif rest[0] == "prepare":
         assert prepare.select_run(rest[1:])
     else:
-        package = find_package(rest[0])
-        options, fields = package_parser("seqarena").parse_known_args(rest[1:])
-        preset = options.preset or "quick"
-        run = choose(package, options.task, preset, options.attention, options.norm, options.seed)
-        run = set_fields(run, fields, "seqarena")
-        (run.completed(set()) if isinstance(run, LanguageRun | RecallRun) else run).check()  # others read a checkpoint
+        check_run(find_package(rest[0]), rest[1:])
+
+
+def check_run(package: Package, words: list[str]) -> None:
+    options, fields = package_parser("seqarena").parse_known_args(words)
+    names = options.attention, options.norm, options.seed
+    if "--model.init" not in fields:
+        assert build_run(package, options.task, options.preset, *names, fields, "seqarena")
+        return
+    # A checkpoint that is not here completes the run.
+    run = set_fields(choose(package, options.task, options.preset or "quick", *names), fields, "seqarena")
+    run.check_values()
+    assert not run.without_effect.keys() & {split([each])[0] for each in fields if each.startswith("--")}
 
 
 def listed(folder: Path) -> set[str]:
