@@ -1,6 +1,7 @@
 """Files that are written whole, by whom they are interrupted, and how often."""
 
 import os
+import stat
 import threading
 from collections.abc import Callable
 from io import BufferedRandom
@@ -72,6 +73,29 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
     write_json(tmp_path / "link", 1)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "1\n"
+
+
+def test_content_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power failure leaves the old file or the new one: file, name and folder are flushed in this order."""
+    calls: list[str] = []
+    replace, sync = os.replace, os.fsync
+
+    def replaced(source: object, target: object) -> None:
+        calls.append("replace")
+        replace(source, target)  # type: ignore[arg-type]
+
+    def synced(descriptor: int) -> None:
+        opened = os.fstat(descriptor)
+        calls.append("folder" if stat.S_ISDIR(opened.st_mode) else f"file of {opened.st_size} bytes")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(os, "fsync", synced)
+    write_json(tmp_path / "file", 1)
+    assert calls == ["file of 2 bytes", "replace", "folder"]
+    calls.clear()
+    size = save_weights(tmp_path / "weights", nn.Linear(1, 1)).stat().st_size
+    assert calls == [f"file of {size} bytes", "replace", "folder"]
 
 
 def test_interrupted_weights_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
