@@ -204,6 +204,10 @@ def test_every_name_is_in_the_guide_and_no_other_in_the_readme() -> None:
     presets = {preset for package in packages for task in package.tasks for preset in package.presets[task]}
     for name in {*ATTENTIONS, *NORMS, *tasks, *presets}:
         assert f"`{name}`" in guide, name
+    for package in packages:
+        for task, named in package.presets.items():
+            data = named["quick"].data_name or "the same"
+            assert re.search(rf"^\| `{package.name} {task}` \| .* \| {data} \| `quick`", guide, re.MULTILINE), task
     assert all(re.search(rf"(seqarena|make) {name}\b", readme) for name in COMMANDS)
     for title, known in (("Variants", {*ATTENTIONS, "lnas"}), ("Tasks", tasks)):
         rows = re.findall(r"^\| (`.*?) \|", readme.split(f"## {title}\n")[1].split("\n## ")[0], re.MULTILINE)

@@ -188,7 +188,9 @@ class Stepper:
         def make(step: int) -> Share:
             return self.share(batches[step])
 
-        return made_ahead(make, steps) if is_asynchronous(self.accelerator.device) else map(make, steps)
+        # A generator, not map: a StopIteration of the data would end a training as if it was finished.
+        made = (make(step) for step in steps)
+        return made_ahead(make, steps) if is_asynchronous(self.accelerator.device) else made
 
     def backward(self, share: Share) -> Tensor:
         """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts.

@@ -70,10 +70,15 @@ def profile_step(package: Package, run: BaseRun, data: Path, steps: int) -> Prof
 
 
 def own_seconds(events: Iterable[Any], *, on_gpu: bool) -> dict[tuple[str, str], float]:
-    """Returns (part, operator) -> own seconds of a profiler's events, of the GPU or of the CPU."""
+    """Returns (part, operator) -> own seconds of a profiler's events, of the GPU or of the CPU.
+
+    The profiler attributes the time of kernels to the operators of the host that started them. Its events of the GPU,
+    among them a copy of each part, would count it again.
+    """
     found: dict[tuple[str, str], float] = defaultdict(float, {(part, part): 0.0 for part in PARTS})
     for event in events:
-        if part := _part(event):
+        part = _part(event) if event.device_type.name == "CPU" else None
+        if part is not None:
             own = event.self_device_time_total if on_gpu else event.self_cpu_time_total
             found[part, operator_name(event.name)] += own / 1e6
     return found

@@ -53,8 +53,10 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     for name in ("length", "batch", "heads", "repeats"):
         at_least_one(options, name)
-    if options.order == ["causal"] and MIXED.keys() & set(options.attention):
-        raise WrongUseError("--order causal: the tiles of causal dnas and hnas are fixed; omit these variants")
+    if options.order == ["causal"] and MIXED.keys() >= set(options.attention):
+        raise WrongUseError("--order causal: the tiles of causal dnas and hnas are fixed; name an elementwise variant")
+    if sum(each > 0 for each in options.dropout) > 1:
+        raise WrongUseError("--dropout: expected at most one probability above 0, because all share their tiles")
     for each in options.dropout:
         if not 0 <= each < 1:
             raise WrongUseError(f"--dropout: expected at least 0 and below 1, found {each}")
@@ -119,9 +121,10 @@ def search(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[lis
     expected = numbers_of(call, tensors)
     found, rows = {}, []
     try:
-        drops, causal = setting.dropout > 0, case.order == "causal"
+        drops, causal, mixed = setting.dropout > 0, case.order == "causal", MIXED.get(case.variant, False)
         for role, kernel in kernels_of(case.variant, causal=causal, drops=drops):
-            kinds = {"causal": causal, "drops": drops and role != "columns"}
+            of_columns = role == "columns"
+            kinds = {"causal": causal, "drops": drops and not of_columns, "mixed": mixed and not of_columns}
             name = launch.name_of(kernel, role, dtype, setting.head_dim, **kinds)
             both = "forward" not in role and role != "columns"
             before = launch.choose_tiles(kernel, role, tensors[0], setting.head_dim, **kinds)

@@ -38,7 +38,7 @@ def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list
         )
     )
     rows = [_row(parts, by_row[parts], group.missing, secondary) for parts in found]
-    task = group.protocol.record
+    task = group.task
     for row in rows:
         if task.solved_from is not None and by_row[row.parts]:
             scores = [result.score for result in by_row[row.parts] if result.score is not None]

@@ -36,13 +36,9 @@ class Protocol:
     """Pretraining of the checkpoints that the runs start from; empty: random initialisation."""
 
     @property
-    def record(self) -> Task:
-        """The task's record; of a task that this version does not know, one without floors or published figures."""
-        known = find_package(self.package).tasks if self.package in PACKAGES else {}
-        return known.get(self.task) or Task(
-            package=self.package, name=self.task, version=self.task_version or 1, metric="score",
-            higher_is_better=True, title="", splits="", source="", revision="", licence="",
-        )  # fmt: skip
+    def known(self) -> Task | None:
+        """The task's record; None if this version does not know the task."""
+        return find_package(self.package).tasks.get(self.task) if self.package in PACKAGES else None
 
     @property
     def preset_record(self) -> Preset[BaseRun] | None:
@@ -116,6 +112,24 @@ class Group:
     """Name of a row -> the scores of its grid, if fields were tuned."""
     remarks: list[str] = field(default_factory=list)
     """Tests of chosen values that have no result yet, in words."""
+
+    @property
+    def task(self) -> Task:
+        """The task's record.
+
+        That of a task which this version does not know has no published figures. Its metric is the result's, with the
+        unit and the direction of the first known task that has this metric.
+        """
+        if self.protocol.known is not None:
+            return self.protocol.known
+        metric = "score" if self.newest is None else self.newest.metric
+        everything = (task for name in PACKAGES for task in find_package(name).tasks.values())
+        like = next((task for task in everything if task.metric == metric), None)
+        return Task(
+            package=self.protocol.package, name=self.protocol.task, version=self.protocol.task_version or 1,
+            metric=metric, higher_is_better=like is None or like.higher_is_better,
+            unit="share" if like is None else like.unit, title="", splits="", source="", revision="", licence="",
+        )  # fmt: skip
 
     @property
     def newest(self) -> Result | None:

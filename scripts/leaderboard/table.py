@@ -135,7 +135,7 @@ def evidence(table: Table) -> tuple[int, int, int]:
 def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) -> Table:
     """Returns the table of a group, with a row per variant, each compared with the baseline, and its price."""
     protocol, newest, run = group.protocol, group.newest, group.run
-    task = protocol.record
+    task = group.task
     rows, by_row = rows_of(group, baseline, task.secondary)
     floors, ceilings = task.floors_and_ceilings({} if newest is None else newest.floors)
     is_other_data = _has_other_data(protocol)
@@ -271,6 +271,6 @@ def _differ(kind: type, run: Any, preset: BaseRun, *roles: Role) -> bool:
 
 def _is_other_data(protocol: Protocol) -> bool:
     """Returns whether the data differ from the preset's although no data field was changed."""
-    meant = protocol.record.checksums.get(protocol.preset)
+    meant = None if protocol.known is None else protocol.known.checksums.get(protocol.preset)
     named = any(path.startswith("data.") for path in protocol.changed)
     return None not in (meant, protocol.data_checksum) and meant != protocol.data_checksum and not named

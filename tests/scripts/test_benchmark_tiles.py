@@ -117,6 +117,10 @@ def test_causal_order_and_dropout_have_tiles_of_their_own(tmp_path: Path, monkey
     assert {name.split()[0] for name in found if name.endswith("heavy dropout")} == {
         "normalized_forward", "normalized_backward_keys", "normalized_backward_queries"
     }  # fmt: skip
+    assert run([*SMALL, "--attention", "hnas", "--dropout", "0.1", "--out", str(file)]) == 0
+    (found,) = json.loads(file.read_text()).values()
+    assert sum(name.endswith("heavy dropout mixed") for name in found) == 3
+    assert sum(name.endswith("heavy dropout") for name in found) == 3
     used = []
     monkeypatch.setattr(launch.Tiles, "sizes", lambda own, role: used.append(own.own) or sizes(own, role))
     monkeypatch.setenv(launch.TILES, str(file))
@@ -145,7 +149,11 @@ def test_without_a_gpu_nothing_is_measured(
         (["tiles", "--head-dim", "0"], "--head-dim: expected 1 to 128, found 0"),
         (["tiles", "--precision", "float64"], "unknown precision 'float64'"),
         (["tiles", "--dropout", "1"], "--dropout: expected at least 0 and below 1, found 1.0"),
-        (["tiles", "--order", "causal"], "--order causal: the tiles of causal dnas and hnas are fixed"),
+        (
+            ["tiles", "--order", "causal", "--attention", "dnas"],
+            "--order causal: the tiles of causal dnas and hnas are fixed",
+        ),
+        (["tiles", "--dropout", "0.1", "0.2"], "--dropout: expected at most one probability above 0"),
         (["tiles", "--length", "0"], "--length: expected at least 1, found 0"),
         (["tiles", "--out", "."], "--out .: expected a file of this command"),
         (["kernels", "--capability", "9"], "unknown capability '9'; nearest: 9.0"),

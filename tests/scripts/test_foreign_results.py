@@ -22,6 +22,8 @@ from seqarena.common.runs.results import Result
 from seqarena.common.seal import SEAL, seal
 from seqarena.lra.presets import PRESETS
 from seqarena.scripts.leaderboard import FORMATS
+from seqarena.scripts.leaderboard.table import tables
+from seqarena.scripts.leaderboard.verdict import verdict_of
 from seqarena.scripts.seqarena import dispatch
 from tests.earlier import LATER
 from tests.scripts.results import result
@@ -157,3 +159,21 @@ def mutation(place: Place, value: Any, is_old: bool) -> dict[str, Any]:
     if is_old:
         return {name: each for name, each in values.items() if name not in LATER} | {"format": 1}
     return sealed(values)
+
+
+@pytest.mark.parametrize(("metric", "lower_is_better"), [("loss", True), ("accuracy", False), ("taste", False)])
+def test_a_task_of_another_version_has_the_direction_of_its_metric(metric: str, lower_is_better: bool) -> None:
+    """The task is not known here; its metric usually is."""
+    scores = {"softmax": (50, 52, 48), "dnas": (70, 72, 74)}
+    found = [
+        result(name, seed, correct, package="lra", task="of tomorrow", metric=metric)
+        for name, each in scores.items()
+        for seed, correct in enumerate(each)
+    ]
+    (table,) = tables(found, [], "softmax")
+    assert table.title == "lra of tomorrow (version 1), preset quick"
+    assert table.metric == metric
+    assert table.unit == ("nats" if lower_is_better else "share")
+    assert [verdict_of(row, higher_is_better=table.higher_is_better) for row in table.rows] == [
+        "not compared", "worse" if lower_is_better else "better",
+    ]  # fmt: skip

@@ -3,6 +3,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from torch.autograd import DeviceType
 
 from seqarena.common.errors import interrupt_advice, run_command
 from seqarena.common.files import lock_folder
@@ -173,13 +174,15 @@ def test_a_profile_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_a_profile_of_a_gpu_counts_its_kernels_in_every_thread() -> None:
     """The backward pass has a thread of its own there, which no part of the step contains."""
 
-    def event(name: str, gpu: float, parent: object = None) -> SimpleNamespace:
-        return SimpleNamespace(name=name, self_cpu_time_total=1.0, self_device_time_total=1e6 * gpu, cpu_parent=parent)
+    def event(name: str, gpu: float, parent: object = None, device: DeviceType = DeviceType.CPU) -> SimpleNamespace:
+        times = {"self_cpu_time_total": 1.0, "self_device_time_total": 1e6 * gpu}
+        return SimpleNamespace(name=name, cpu_parent=parent, device_type=device, **times)
 
     forward, update = event(COMPUTATION, 0.0), event("Optimizer.step#AdamW.step", 0.5)
     backward = event(BACKWARD + "MmBackward0", 0.25)
     events = [forward, event("aten::mm", 2.0, forward), backward, event("aten::mm", 3.0, backward)]
-    events += [update, event("aten::_fused_adamw_", 1.0, update), event("gemm_kernel", 9.0)]
+    events += [update, event("aten::_fused_adamw_", 1.0, update)]
+    events += [event(name, 9.0, device=DeviceType.CUDA) for name in ("gemm_kernel", COMPUTATION, update.name)]
     found = own_seconds(events, on_gpu=True)
     assert {name: spent for name, spent in found.items() if spent} == {
         (COMPUTATION, "mm"): 5.0, (COMPUTATION, "MmBackward0"): 0.25, (UPDATE, "Optimizer.step#AdamW.step"): 0.5,

@@ -119,11 +119,12 @@ def tiles_of(role: Role, element_size: int, width: int, *, large_shared_memory: 
 
 
 def name_of(
-    kernel: Any, role: Role, dtype: torch.dtype, width: int, *, causal: bool = False, drops: bool = False
-) -> str:
-    """Returns the name of a kernel's tiles in a file. Causal order and dropout have tiles of their own."""
+    kernel: Any, role: Role, dtype: torch.dtype, width: int,
+    *, causal: bool = False, drops: bool = False, mixed: bool = False,
+) -> str:  # fmt: skip
+    """Returns the name of a kernel's tiles in a file. Causal order, dropout and mixtures have tiles of their own."""
     name = f"{kernel.fn.__name__} {str(dtype).removeprefix('torch.')} {tile_width(width)}"
-    kinds = {"heavy": role.endswith("_heavy"), "causal": causal, "dropout": drops}
+    kinds = {"heavy": role.endswith("_heavy"), "causal": causal, "dropout": drops, "mixed": mixed}
     return " ".join([name, *(kind for kind, applies in kinds.items() if applies)])
 
 
@@ -161,15 +162,16 @@ def has_large_shared_memory(device: torch.device) -> bool:
 
 
 def choose_tiles(
-    kernel: Any, role: Role, query: Tensor, width: int, *, causal: bool = False, drops: bool = False
-) -> Tiles:
+    kernel: Any, role: Role, query: Tensor, width: int,
+    *, causal: bool = False, drops: bool = False, mixed: bool = False,
+) -> Tiles:  # fmt: skip
     """Returns the tiles of a kernel for tensors like ``query``; ``width`` is the larger of both head widths.
 
     Neither ``OVERRIDES`` nor a file has tiles of prefix-normalised attention, whose kernels need the same.
     """
     if role in PREFIX_ROLES:
         return tiles_of(role, query.element_size(), width, large_shared_memory=False)
-    name = name_of(kernel, role, query.dtype, width, causal=causal, drops=drops)
+    name = name_of(kernel, role, query.dtype, width, causal=causal, drops=drops, mixed=mixed)
     file = os.environ.get(TILES)
     if name in OVERRIDES:
         return OVERRIDES[name]
@@ -194,7 +196,7 @@ def run(kernel: Any, role: Role, query: Tensor, value: Tensor, tensors: Sequence
     settings |= {"heads": heads, "rows": rows, "keys": keys, "width": width, "value_width": value_width}
     settings |= {"scale": width**-0.5, "WIDTH": tile_width(width), "VALUE_WIDTH": tile_width(value_width)}
     with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
-        kinds = {"causal": settings.get("CAUSAL", False), "drops": settings.get("DROPS", False)}
+        kinds = {name: settings.get(name.upper(), False) for name in ("causal", "drops", "mixed")}
         tiles = choose_tiles(kernel, role, query, max(width, value_width), **kinds)
         blocks = triton.cdiv(rows if role in BY_ROWS else keys, tiles.own)
         settings |= tiles.sizes(role)

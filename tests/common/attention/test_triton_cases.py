@@ -1,6 +1,7 @@
 """The CUDA kernels through Triton's interpreter, at random and where they could go wrong: edges of tiles, tiny scores,
 scores without bounds, tensors as they come."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,10 +37,10 @@ def tried() -> Iterator[dict[str, Any]]:
 def use(tried: dict[str, Any], own: int, others: int) -> None:
     from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
-    for kernel in KERNELS:
-        for dtype in ("float32", "float16", "bfloat16"):
-            for width in (16, 32):
-                tried[f"{kernel} {dtype} {width}"] = launch.Tiles(own, others, 4, 2)
+    kinds = [("", f" {kind}") for kind in ("heavy", "causal", "dropout", "mixed")]
+    for kernel, dtype, width in itertools.product(KERNELS, ("float32", "float16", "bfloat16"), (16, 32)):
+        for words in itertools.product(*kinds):
+            tried[f"{kernel} {dtype} {width}{''.join(words)}"] = launch.Tiles(own, others, 4, 2)
 
 
 @pytest.mark.parametrize("memory", [0, 1, 14, 15, 16, 30, 31])

@@ -86,3 +86,16 @@ def test_a_gpu_receives_its_share_from_pinned_memory(monkeypatch: pytest.MonkeyP
         stepper = SimpleNamespace(accelerator=accelerator, micro_batch_size=2)
         found = Stepper.share(stepper, ToyBatches()[0])  # type: ignore[arg-type]
         assert (pinned, found.weight, found.tokens) == (expected, 6, 24)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_data_that_end_early_end_no_training_silently(
+    ahead: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Short(ToyBatches):
+        def __getitem__(self, step: int):  # type: ignore[no-untyped-def]
+            return super().__getitem__(step) if step < 6 else next(iter(()))
+
+    monkeypatch.setattr(step_module, "is_asynchronous", lambda _: ahead)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        toy_fit(tmp_path, batches=Short())
