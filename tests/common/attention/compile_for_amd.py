@@ -1,9 +1,11 @@
-"""Compiles the Triton kernels for an AMD MI300 and prints the bytes of shared memory of each.
+"""Compiles the Triton kernels for an AMD GPU and prints the bytes of shared memory of each.
 
-A process of its own, because Triton's kernels ask for the GPU that is active while they are compiled.
+Its argument is the architecture: gfx942 for an MI300, gfx90a for an MI200. A process of its own, because Triton's
+kernels ask for the GPU that is active while they are compiled.
 """
 
 import json
+import sys
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from seqarena.common.attention.triton.launch import tiles_of
 from seqarena.scripts.benchmark.compiled import compile_for
 from seqarena.scripts.benchmark.kernels import kernels_of, settings_of
 
-TARGET = GPUTarget("hip", "gfx942", 64)
+TARGET = GPUTarget("hip", sys.argv[1], 64)
 WIDTH, LENGTH = 128, 4096
 
 

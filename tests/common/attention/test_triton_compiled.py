@@ -70,10 +70,11 @@ def test_kernels_compile_for_blackwell() -> None:
     assert all(each["products"] > 0 < each["shared_bytes"] <= 227 * 1024 for each in found)
 
 
-def test_kernels_compile_for_amd() -> None:
+@pytest.mark.parametrize("architecture", ["gfx90a", "gfx942"])
+def test_kernels_compile_for_amd(architecture: str) -> None:
     """They fit into the 64 KiB of shared memory that a block has there."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.common.attention.compile_for_amd"]
+    command = [sys.executable, "-m", "tests.common.attention.compile_for_amd", architecture]
     told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert told.returncode == 0, told.stderr[-2_000:]
     found = json.loads(told.stdout)
