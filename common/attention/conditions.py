@@ -22,6 +22,8 @@ FEW_SCORES = 2**18
 """Largest number of scores in a call for which causal attention on a CPU is faster by the formula than in tiles: by a
 third on 64 x 4 heads of 16 to 32 queries, forward and backward. Weights that are normalised over queries, and attention
 without an order, are faster in tiles at every size."""
+MASK_BYTES = 2**28
+"""Largest mask over all pairs that softmax makes on a GPU where PyTorch's fused function needs one."""
 SMALL_MATRIX = 64 * 64
 """Largest number of scores of a head for which a GPU computes the full matrix in place of tiles. It takes fewer
 launches, and little memory, although the formula stores several such matrices for its gradient. Not measured."""
@@ -176,6 +178,21 @@ def biased_softmax(inputs: Inputs) -> str | None:
         return "PyTorch's fused softmax has no float64 on a GPU" if query.dtype == torch.float64 else None
     learns = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value, bias))
     return "on a CPU PyTorch's fused softmax with a bias has no dropout and no gradients" if dropout or learns else None
+
+
+def masked_softmax(inputs: Inputs) -> str | None:
+    """Returns why ``softmax.masked_softmax`` cannot compute a call, or None.
+
+    That form stores a mask over all pairs of an example, for all heads. A CPU computes such calls in tiles.
+    """
+    query, key, _, _, bias, _ = inputs
+    if not query.is_cuda or query.dtype == torch.float64:
+        return "a mask over all pairs is made on a GPU only, and in no float64"
+    if bias is not None or not inputs.one_dtype() or not inputs.one_width():
+        return "a mask over all pairs needs a call without a bias, of one dtype and one width"
+    if query.shape[0] * query.shape[2] * key.shape[2] * query.element_size() > MASK_BYTES:
+        return f"a mask over all pairs would have more than {MASK_BYTES} bytes"
+    return None
 
 
 def fused_doubly_normalized(inputs: Inputs, rounds: int) -> str | None:

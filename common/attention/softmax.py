@@ -1,5 +1,6 @@
 """Softmax attention, called lower-normalised (LNAS) in P2, and its recency-biased control."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -135,13 +136,33 @@ def _bias_mask(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def biased_softmax(query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias, dropout: float) -> Output:
-    """Computes softmax attention by PyTorch's fused function with invisible pairs written into the bias.
-
-    Heads are padded to a width divisible by 8, which its kernels require. The scale is that of the true width.
-    """
-    width = query.shape[-1]
+    """Computes softmax attention by PyTorch's fused function with invisible pairs written into the bias."""
     seen = visibility.pairs(query.shape[2], key.shape[2], query.device)
     mask, empty_rows = _bias_mask(bias.to(query.dtype), seen)
+    return _softmax_of_pairs(query, key, value, mask, empty_rows, dropout)
+
+
+def masked_softmax(query: Query, key: Key, value: Value, visibility: Visibility, dropout: float) -> Output:
+    """Computes softmax attention by PyTorch's fused function with a mask over all pairs; for a GPU."""
+    size, dtype = (query.shape[2], key.shape[2]), query.dtype
+    given = [each for each in (visibility.segments, visibility.key_real, visibility.query_real) if each is not None]
+
+    def once(name: str, make: Callable[[], Tensor]) -> Tensor:
+        return visibility.share((name, *size, dtype), given[0], make, *given[1:]) if given else make()
+
+    seen = once("pairs", lambda: visibility.pairs(*size, query.device))
+    empty_rows = once("empty rows", lambda: ~seen.any(dim=-1, keepdim=True))
+    # A row without any visible key would be 0/0.
+    mask = once("mask of pairs", lambda: additive_mask(seen | empty_rows, dtype))
+    return _softmax_of_pairs(*visibility.clear(query, key, value), mask, empty_rows, dropout)
+
+
+def _softmax_of_pairs(query: Query, key: Key, value: Value, mask: Tensor, empty_rows: Tensor, dropout: float) -> Output:
+    """Computes softmax attention with ``mask`` added to the scores; 0 in empty rows.
+
+    Heads are padded to a width divisible by 8, which PyTorch's kernels require. The scale is that of the true width.
+    """
+    width = query.shape[-1]
     query, key, value = (F.pad(each, (0, -width % 8)) for each in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=width**-0.5)
@@ -160,8 +181,9 @@ class SoftmaxKernel(Kernel):
         return reference.softmax(scores, visible), None
 
     def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns the reason against both forms of PyTorch's function."""
-        return conditions.biased_softmax(inputs) and conditions.fused_softmax(inputs)
+        """Returns the reason against all forms of PyTorch's function."""
+        with_pairs = conditions.biased_softmax(inputs) and conditions.masked_softmax(inputs)
+        return with_pairs and conditions.fused_softmax(inputs)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by PyTorch's fused function."""
@@ -169,6 +191,8 @@ class SoftmaxKernel(Kernel):
         inputs = Inputs(query, key, value, visibility, bias, dropout)
         if bias is not None and conditions.biased_softmax(inputs) is None:
             return biased_softmax(query, key, value, visibility, bias, dropout)
+        if conditions.fused_softmax(inputs) is not None:
+            return masked_softmax(query, key, value, visibility, dropout)
         return fused_softmax(query, key, value, visibility, bias, dropout)
 
 

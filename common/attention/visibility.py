@@ -115,10 +115,10 @@ class Visibility:
     segments: Segments | None = None
     window: int | None = None
     padded_at_end: bool = False
-    _shared: dict[tuple[object, ...], tuple[int, Tensor]] = field(
+    _shared: dict[tuple[object, ...], tuple[tuple[int, ...], Tensor]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Masks of ``share`` by name, each with the version of the tensor that it was made from."""
+    """Masks of ``share`` by name, each with the versions of the tensors that it was made from."""
     _clear: list[tuple[weakref.ref[Tensor], int]] = field(default_factory=list, init=False, repr=False, compare=False)
     """Latest tensors of ``clear_together``, each with its version and that of the mask together."""
 
@@ -126,21 +126,22 @@ class Visibility:
         """Returns the fields without tensors that were made from them."""
         return self.__dict__ | {"_shared": {}, "_clear": []}
 
-    def share(self, name: tuple[object, ...], real: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Returns a mask that ``make`` makes from ``real``, once for all layers that share this visibility.
+    def share(self, name: tuple[object, ...], real: Tensor, make: Callable[[], Tensor], *others: Tensor) -> Tensor:
+        """Returns a mask that ``make`` makes from ``real`` and others, once for all layers that share this visibility.
 
-        It is made again if an operator of PyTorch changed ``real`` in place, and by each layer on a CPU, in inference
-        mode and in compiled code.
+        It is made again if an operator of PyTorch changed one of them in place, and by each layer on a CPU, in
+        inference mode and in compiled code.
         """
         # Compilers remove repeated operators. Tensors of inference mode could not be used in training later. On a CPU,
         # numpy may have changed ``real``.
         is_cheap = real.device.type == "cpu" or torch.compiler.is_compiling()
-        if is_cheap or torch.is_inference_mode_enabled() or real.is_inference():
+        if is_cheap or torch.is_inference_mode_enabled() or any(each.is_inference() for each in (real, *others)):
             return make()
-        version, mask = self._shared.get(name, (-1, real))
-        if version != real._version:
+        versions = real._version, *(each._version for each in others)
+        found, mask = self._shared.get(name, ((), real))
+        if found != versions:
             mask = make()
-            self._shared[name] = real._version, mask
+            self._shared[name] = versions, mask
         return mask
 
     def call_options(self, *, bias: bool, dropout: bool) -> set[CallOption]:

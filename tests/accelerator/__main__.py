@@ -1,9 +1,10 @@
 """Counts kernels, copies and waits of a training step on a simulated GPU: ``python -m tests.accelerator CASE ...``.
 
-A case is PACKAGE/TASK/PRESET/ATTENTION or PACKAGE/TASK/PRESET/ATTENTION/NORM. ``faults`` counts the planted faults,
-``presets`` one layer of every other preset. Without an argument, all cases of ``CASES`` are counted and written to
-counts.json, which a test compares with. The tensors are fake: they have shapes and a device, ``cuda:0``, and no values.
-Mixed devices are errors, as on a GPU. It must be a process of its own, because the device is loaded before PyTorch.
+A case is PACKAGE/TASK/PRESET/ATTENTION, which may be followed by /NORM or /FIELD=VALUE. ``faults`` counts the planted
+faults, ``presets`` one layer of every other preset. Without an argument, all cases of ``CASES`` are counted and written
+to counts.json, which a test compares with. The tensors are fake: they have shapes and a device, ``cuda:0``, and no
+values. Mixed devices are errors, as on a GPU. It must be a process of its own, because the device is loaded before
+PyTorch.
 """
 
 import ctypes
@@ -36,9 +37,10 @@ CASES = (
     *(f"lra/listops/quick/{variant}" for variant in OTHERS),
     "pretraining/wikitext2/quick/recency",
     *(f"lra/listops/{WHOLE}/{variant}" for variant in VARIANTS),
+    "pretraining/mlm/quick/softmax/data.building=packed",
 )
 """Tasks with variants, evaluated too; norms in each kind of model; all other variants; a paper's whole model in
-bfloat16."""
+bfloat16; packed sequences, whose mask softmax makes over all pairs."""
 COUNTS = HERE / "counts.json"
 
 

@@ -216,12 +216,15 @@ def counts_of(call: Callable[[], object], mode: FakeTensorMode) -> dict[str, Any
     }  # fmt: skip
 
 
-def preset_run(package: Package, task: str, preset: str, attention: str, norm: str | None = None) -> Any:
+def preset_run(package: Package, task: str, preset: str, attention: str, more: str | None = None) -> Any:
     """Returns a preset's run with random weights, one layer, and the data, vocabulary and batches of preset ``quick``.
 
-    Presets ``quick`` and ``xiong2021`` keep their layers.
+    Presets ``quick`` and ``xiong2021`` keep their layers. ``more``: a norm, or a field and its value.
     """
-    quick: Any = build_run(package, task, "quick", attention, norm, 0, ["--train.batch-size", "4"], "tests.accelerator")
+    is_field = more is not None and "=" in more
+    norm, fields = (None, [f"--{more}"]) if is_field else (more, [])
+    fields = ["--train.batch-size", "4", *fields]
+    quick: Any = build_run(package, task, "quick", attention, norm, 0, fields, "tests.accelerator")
     few = {name: count for name, count in EXAMPLE_COUNTS.items() if isinstance(getattr(quick.data, name, None), int)}
     quick = replace(quick, data=replace(quick.data, **few))
     run: Any = package.presets[task][preset].run
@@ -252,7 +255,7 @@ def different_presets() -> list[str]:
 
 
 def count(
-    folder: Path, package_name: str, task: str, preset: str, attention: str, norm: str | None = None
+    folder: Path, package_name: str, task: str, preset: str, attention: str, more: str | None = None
 ) -> dict[str, Any]:
     """Returns the counts of a training step of a preset with batches of four. Data are stored in a folder.
 
@@ -260,7 +263,7 @@ def count(
     evaluated.
     """
     mode, package = simulate(), find_package(package_name)
-    run = preset_run(package, task, preset, attention, norm)
+    run = preset_run(package, task, preset, attention, more)
     accelerator = make_accelerator("float32")
     type(accelerator).device = property(lambda _: HOST)  # type: ignore[method-assign, assignment]
     seed_torch(0, 0)
@@ -280,6 +283,6 @@ def count(
         stepper = stepper or run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)
         stepper.take(stepper.share(next(batches)), 0)
 
-    is_evaluated = (package_name, task, preset, attention, norm) in EVALUATED
+    is_evaluated = (package_name, task, preset, attention, more) in EVALUATED
     found = counted(assembly.model, step, mode, (lambda: assembly.validate(assembly.model)) if is_evaluated else None)
     return {**found, "implementations": stepper.implementations} if stepper is not None else found

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from seqarena.common.attention import ATTENTIONS, PAPERS, conditions
 from seqarena.common.attention.conditions import Inputs
@@ -231,6 +232,51 @@ def test_a_bias_over_all_pairs_is_softmax_in_one_call(visibility: Visibility) ->
     assert (
         kernel.compute("fused", query, key, value, Visibility(order="causal", memory=4), bias) is None
     )  # it learns, on a CPU
+
+
+PADDED = torch.tensor([[True] * 6 + [False] * 2, [False] * 8])
+PACKED = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2]] * 2)
+
+
+@pytest.mark.parametrize("visibility", [
+    Visibility(segments=PACKED),
+    Visibility(segments=PACKED, query_real=PADDED, key_real=PADDED),
+    Visibility(order="causal", segments=PACKED),
+    Visibility(order="causal", window=3, query_real=PADDED, key_real=PADDED),
+    Visibility(order="causal", query_real=PADDED.flip(1), key_real=PADDED.flip(1)),
+], ids=["packed", "padded", "causal", "window", "padded before"])  # fmt: skip
+def test_a_mask_over_all_pairs_is_softmax_in_one_call(visibility: Visibility, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients, also of an example without any real token, whose numbers may be anything."""
+    real = visibility.key_real
+    given = [torch.randn(2, 3, 8, 5, dtype=torch.float64) for _ in range(3)]
+    if real is not None:
+        given = [each.masked_fill(~real[:, None, :, None], torch.nan) for each in given]
+    given = [each.requires_grad_() for each in given]
+    kernel = ATTENTIONS["softmax"].build(heads=3)
+    expected = kernel.compute("reference", *given, visibility)
+    monkeypatch.setattr(conditions, "masked_softmax", lambda _: None)
+    assert kernel.explain(*given, visibility).implementation == "fused"
+    found = kernel(*given, visibility)
+    assert expected is not None
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    direction = torch.randn_like(found)
+    gradients = [torch.autograd.grad((each * direction).sum(), given) for each in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_a_gpu_makes_a_mask_over_all_pairs_if_it_is_small() -> None:
+    packed = Visibility(segments=torch.zeros(4, 512, dtype=torch.long))
+    with FakeTensorMode():
+        query, key, value = (torch.empty(4, 2, 512, 64, device="cuda") for _ in range(3))
+        assert conditions.masked_softmax(Inputs(query, key, value, packed, None, 0.1)) is None
+        long = [torch.empty(4, 1, 2**13, 64, device="cuda") for _ in range(3)]
+        told = conditions.masked_softmax(Inputs(*long, packed, None, 0.1))
+        assert told == "a mask over all pairs would have more than 268435456 bytes"
+        told = conditions.masked_softmax(Inputs(query, key, value, packed, torch.empty(1, 1, 512, 512), 0.1))
+        assert "without a bias" in str(told)
+        told = conditions.masked_softmax(Inputs(query.cpu(), key.cpu(), value.cpu(), packed, None, 0.1))
+        assert "on a GPU only" in str(told)
 
 
 @pytest.mark.parametrize("name", list(PAPERS))

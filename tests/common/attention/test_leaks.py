@@ -87,6 +87,11 @@ def test_layers_share_masks_that_are_made_once() -> None:
     assert first is visibility.share(("padding",), elsewhere, lambda: ~elsewhere)
     elsewhere[0, 1] = False
     assert first is not visibility.share(("padding",), elsewhere, lambda: ~elsewhere)
+    segments = torch.zeros(1, 3, dtype=torch.long, device="meta")
+    both = visibility.share(("both",), elsewhere, lambda: elsewhere & (segments == 0), segments)
+    assert both is visibility.share(("both",), elsewhere, lambda: elsewhere & (segments == 0), segments)
+    segments[0, 2] = 1
+    assert both is not visibility.share(("both",), elsewhere, lambda: elsewhere & (segments == 0), segments)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         assert visibility.clear_output(tensor.to(dtype)).flatten().tolist() == [1, 1, 0]
     other = replace(visibility, query_real=~real, key_real=~real)
