@@ -39,6 +39,25 @@ def test_a_step_transforms_its_inputs() -> None:
     torch.testing.assert_close(kernel.step(None, *inputs)[0], kernel(*inputs))
 
 
+def test_a_step_is_zero_at_padded_queries_whatever_their_weights() -> None:
+    """Also their gradient: a variant of the user's may give weights to padded queries, even NaN."""
+
+    class Everywhere(type(ATTENTIONS["softmax"].build(1))):  # type: ignore[misc]
+        rule = None
+
+        def normalize(self, scores, visible, visibility, state):  # type: ignore[no-untyped-def]
+            return torch.where(visible.any(dim=-1, keepdim=True), scores.softmax(dim=-1), torch.nan), None
+
+    kernel, each = Everywhere(ATTENTIONS["softmax"], 0.0), case("causal", padded=True)
+    query = each.query.requires_grad_()
+    output, _ = kernel.step(None, query, each.key, each.value, each.visibility)
+    assert (output[1, :, -2:] == 0).all()
+    output.sum().backward()
+    assert query.grad is not None
+    assert (query.grad[1, :, -2:] == 0).all()
+    assert query.grad[:, :, :3].abs().min() > 0
+
+
 @pytest.mark.parametrize("name", ["dnas", "hnas"])
 def test_a_trimmed_memory_keeps_the_masses_of_its_newest_keys(name: str) -> None:
     kernel = ATTENTIONS[name].build(heads=2)

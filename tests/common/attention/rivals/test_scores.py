@@ -128,6 +128,15 @@ def test_a_row_with_one_weight_has_no_gradient(alpha: float, keys: int) -> None:
     assert not scores.grad.any()
 
 
+def test_a_score_at_the_threshold_has_no_part_in_the_gradient() -> None:
+    """Sparsemax of (1, 1, 1/2, 1/2): the threshold is 1/2, and the two lower scores reach it without a weight."""
+    scores = torch.tensor([[[[1.0, 1.0, 0.5, 0.5]]]], dtype=torch.float64, requires_grad=True)
+    weights, _ = Entmax(alpha=2.0).build(heads=1).normalize(scores, torch.ones(1, 1, 1, 4) > 0, Visibility(), None)
+    assert weights.flatten().tolist() == [0.5, 0.5, 0.0, 0.0]
+    (gradient,) = torch.autograd.grad(weights[..., 0].sum(), scores)
+    assert gradient.flatten().tolist() == [0.5, -0.5, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_a_score_of_nan_gives_nan(alpha: float) -> None:
     """So that a training is recorded as diverged."""
