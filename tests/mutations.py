@@ -71,7 +71,7 @@ MUTATIONS = (
     Mutation("softmax.py", "return output if empty_rows is None else output.masked_fill(empty_rows, 0.0)", "return output"),
     Mutation("softmax.py", "found[..., :width].masked_fill(empty_rows, 0.0)", "found[..., :width]"),
     Mutation("softmax.py", "dropout_p=dropout, is_causal=causal", "dropout_p=dropout, is_causal=False"),
-    Mutation("softmax.py", "additive_mask(seen | empty_rows, dtype)", "additive_mask(seen, dtype)"),
+    Mutation("softmax.py", "*visibility.clear(query, key, value), mask, empty_rows", "query, key, value, mask, empty_rows"),
     Mutation("doubly_normalized.py", 'visibility.memory if visibility.order == "causal" else scores.shape[-1]', "scores.shape[-1]"),
     Mutation("conditions.py", "if dropout or rounds > 1:", "if dropout:"),
     Mutation("hybrid.py", "u * doubly + (1 - u) * reference.softmax", "(1 - u) * doubly + u * reference.softmax"),
