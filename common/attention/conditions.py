@@ -97,9 +97,7 @@ def triton(inputs: Inputs) -> str | None:
         return f"heads are {widths[0]} and {widths[1]} wide, expected {LEAST_WIDTH} to {MOST_WIDTH}"
     if max(query.shape[2], key.shape[2]) * max(widths) >= 2**31:
         return "a head has 2^31 elements or more"
-    if visibility.segments is not None or visibility.window is not None:
-        return "segments and windows are not supported"
-    return None
+    return "windows are not supported" if visibility.window is not None else None
 
 
 def triton_with_bias(inputs: Inputs) -> str | None:
@@ -125,6 +123,8 @@ def triton_doubly_normalized(inputs: Inputs, rounds: int) -> str | None:
         return "the kernels of doubly-normalised attention support one iteration only"
     if inputs.visibility.order == "none" and inputs.bias is not None:
         return "the kernels of doubly-normalised attention support a bias with an order only"
+    if inputs.visibility.order != "none" and inputs.visibility.segments is not None:
+        return "the kernels of doubly-normalised attention support segments without an order only"
     return triton_with_bias(inputs)
 
 

@@ -16,7 +16,7 @@ LARGE_SHARED_MEMORY_CAPABILITIES = (90, 100)
 """Compute capabilities, times ten, of GPUs with 227 KiB of shared memory per block."""
 FLOATS = ("row_scale", "column_lse", "row_lse", "row_sum", "delta", "column_grad", "query_offset", "key_offset",
           "softmax_lse", "softmax_delta", "mixing", "states", "later")  # fmt: skip
-BITS = ("row_bits", "key_bits")
+BITS = ("row_bits", "key_bits", "segments")
 MASKS = ("row_real", "query_real", "key_real")
 SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit", "batch_stride", "head_stride",
          "row_stride", "key_stride")  # fmt: skip

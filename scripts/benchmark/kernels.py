@@ -139,7 +139,13 @@ def kernels_of(
 
 def settings_of(variant: str, *, causal: bool, drops: bool, biased: bool) -> dict[str, Any]:
     """Returns the constants with which the kernels of a variant are compiled."""
-    settings: dict[str, Any] = {"CAUSAL": causal, "DROPS": drops, "BIASED": biased, "LEARNS": biased}
+    settings: dict[str, Any] = {
+        "CAUSAL": causal,
+        "DROPS": drops,
+        "BIASED": biased,
+        "LEARNS": biased,
+        "SEGMENTED": False,
+    }
     if variant in MIXED:
         return settings | {"MIXED": MIXED[variant]}
     rule: Any = find_attention(variant).build(1).rule

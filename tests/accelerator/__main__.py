@@ -37,10 +37,10 @@ CASES = (
     *(f"lra/listops/quick/{variant}" for variant in OTHERS),
     "pretraining/wikitext2/quick/recency",
     *(f"lra/listops/{WHOLE}/{variant}" for variant in VARIANTS),
-    "pretraining/mlm/quick/softmax/data.building=packed",
+    *(f"pretraining/mlm/quick/{variant}/data.building=packed" for variant in VARIANTS),
 )
 """Tasks with variants, evaluated too; norms in each kind of model; all other variants; a paper's whole model in
-bfloat16; packed sequences, whose mask softmax makes over all pairs."""
+bfloat16; packed sequences."""
 COUNTS = HERE / "counts.json"
 
 

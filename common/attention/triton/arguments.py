@@ -36,6 +36,11 @@ def masks_of(
     return masks[0].contiguous(), masks[1].contiguous()
 
 
+def segments_of(query: Tensor, segments: Tensor | None) -> Tensor:
+    """Returns the numbers of the packed sequences as kernels read them; without segments, a tensor that is not read."""
+    return query if segments is None else segments.to(torch.int32).contiguous()
+
+
 def bias_gradient(query: Tensor, bias: Tensor | None, learns: bool) -> Tensor:
     """Returns an empty tensor for the gradient of the bias, row after row whatever the strides of the bias."""
     return query.new_empty(0) if bias is None or not learns else bias.new_empty(bias.shape)

@@ -11,7 +11,7 @@ DROPS, weights are dropped by the same function of the seed as in the blockwise 
 
 Beside the matrix products a kernel does as few operations per pair as possible. Logarithms have the base 2, because
 GPUs compute exp2. Padding needs no operations per pair: c_j of a padded key and rho_i of a padded query are ``FAR``, so
-that their weights are 0.
+that their weights are 0. With SEGMENTED, pairs of different packed sequences (``segments``, B M) have the score -FAR.
 """
 
 import triton
@@ -21,6 +21,7 @@ from seqarena.common.attention.triton.tiles import (
     bits_of,
     block_of,
     dropout_keeps,
+    in_one_segment,
     load_numbers,
     load_tile,
     product,
@@ -33,9 +34,15 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def scores_of(own, others, scale):
-    """Returns s_ij of a tile, times log2(e)."""
-    return product(own, tl.trans(others)) * (scale * LOG2_E)
+def scores_of(own, others, scale, segments, head, heads, rows, keys, row, position, SEGMENTED: tl.constexpr):
+    """Returns s_ij of a tile, times log2(e); -FAR for pairs of different packed sequences.
+
+    ``row`` and ``position`` are broadcast to the shape of the tile.
+    """
+    scores = product(own, tl.trans(others)) * (scale * LOG2_E)
+    if SEGMENTED:
+        scores = tl.where(in_one_segment(segments, head, heads, rows, keys, row, position), scores, -FAR)
+    return scores
 
 
 @triton.jit
@@ -86,8 +93,8 @@ def mixing_of(mixing, head, heads, MIXED: tl.constexpr):
 
 @triton.jit
 def column_logsumexp(
-    query, key, query_offset, key_offset, column_lse, heads, rows, keys, width, scale,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    query, key, query_offset, key_offset, column_lse, segments, heads, rows, keys, width, scale,
+    SEGMENTED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes c_j (L M) of a block of keys; ``query_offset`` and ``key_offset`` are FAR for padding, otherwise 0."""
     start, head = block_of(keys, KEYS)
@@ -98,7 +105,11 @@ def column_logsumexp(
     for first in range(0, rows, ROWS):
         queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
         offset = load_numbers(query_offset + (head // heads) * rows, rows, first, ROWS, FAR)
-        scores = scores_of(own, queries, scale) - offset[None, :]
+        row = first + tl.arange(0, ROWS)
+        scores = scores_of(
+            own, queries, scale, segments, head, heads, rows, keys, row[None, :], position[:, None], SEGMENTED
+        )
+        scores -= offset[None, :]
         higher = tl.maximum(top, tl.max(scores, 1))
         # As long as all queries are padding, this counts them; the first real query scales the count to 0.
         total = total * tl.exp2(top - higher) + tl.sum(tl.exp2(scores - higher[:, None]), 1)
@@ -111,9 +122,9 @@ def column_logsumexp(
 @triton.jit
 def normalized_forward(
     query, key, value, column_lse, query_offset, out, row_lse,
-    softmax_out, softmax_lse, row_bits, key_bits,
+    softmax_out, softmax_lse, row_bits, key_bits, segments,
     heads, rows, keys, width, value_width, scale, limit, kept,
-    MIXED: tl.constexpr, DROPS: tl.constexpr,
+    MIXED: tl.constexpr, DROPS: tl.constexpr, SEGMENTED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes sum_j P_ij value_j and rho_i (L N) of a block of queries; 0 and FAR for padded queries.
@@ -134,9 +145,12 @@ def normalized_forward(
     for start in range(0, keys, KEYS):
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
         values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        bits = bits_of(key_bits, head, keys, start + tl.arange(0, KEYS), DROPS)[None, :]
+        position = start + tl.arange(0, KEYS)
+        bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
         offset = load_numbers(column_lse + head * keys, keys, start, KEYS, FAR)[None, :]
-        scores = scores_of(own, others, scale)
+        scores = scores_of(
+            own, others, scale, segments, head, heads, rows, keys, row[:, None], position[None, :], SEGMENTED
+        )
         top, total, mean = add_tile(top, total, mean, scores - offset, values, own_bits, bits, limit, kept, DROPS)
         if MIXED:
             softmax_top, softmax_total, softmax_mean = add_tile(
@@ -173,9 +187,9 @@ def row_products(
 @triton.jit
 def normalized_backward_keys(
     query, key, value, grad, column_lse, row_lse, row_sum, delta, grad_key, grad_value, column_grad,
-    softmax_lse, softmax_delta, mixing, row_bits, key_bits,
+    softmax_lse, softmax_delta, mixing, row_bits, key_bits, segments,
     heads, rows, keys, width, value_width, scale, limit, kept,
-    MIXED: tl.constexpr, DROPS: tl.constexpr,
+    MIXED: tl.constexpr, DROPS: tl.constexpr, SEGMENTED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes the gradients of a block of keys and values, and g_j = sum_i dT_ij (L M), minus the gradient of c_j.
@@ -198,11 +212,14 @@ def normalized_backward_keys(
     for first in range(0, rows, ROWS):
         queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
         grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-        bits = bits_of(row_bits, head, rows, first + tl.arange(0, ROWS), DROPS)[None, :]
+        row = first + tl.arange(0, ROWS)
+        bits = bits_of(row_bits, head, rows, row, DROPS)[None, :]
         row_own = load_numbers(row_lse + head * rows, rows, first, ROWS, FAR)
         row_sums = load_numbers(row_sum + head * rows, rows, first, ROWS, 0.0)
         row_delta = load_numbers(delta + head * rows, rows, first, ROWS, 0.0)
-        scores = scores_of(own, queries, scale)
+        scores = scores_of(
+            own, queries, scale, segments, head, heads, rows, keys, row[None, :], position[:, None], SEGMENTED
+        )
         weights = tl.exp2(scores - offset - row_own[None, :])
         columns = weights * row_sums[None, :]
         grad_weights = drop(product(values, tl.trans(grads)), bits, own_bits, limit, kept, DROPS)
@@ -227,16 +244,17 @@ def normalized_backward_keys(
 @triton.jit
 def normalized_backward_queries(
     query, key, value, grad, column_lse, row_lse, row_sum, delta, column_grad, grad_query,
-    softmax_lse, softmax_delta, mixing, row_bits, key_bits,
+    softmax_lse, softmax_delta, mixing, row_bits, key_bits, segments,
     heads, rows, keys, width, value_width, scale, limit, kept,
-    MIXED: tl.constexpr, DROPS: tl.constexpr,
+    MIXED: tl.constexpr, DROPS: tl.constexpr, SEGMENTED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes dq_i = scale sum_j (ds_ij - X_ij g_j) k_j; 0 for padded queries."""
     first, head = block_of(rows, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-    own_bits = bits_of(row_bits, head, rows, first + tl.arange(0, ROWS), DROPS)[:, None]
+    row = first + tl.arange(0, ROWS)
+    own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
     u = mixing_of(mixing, head, heads, MIXED)
     row_own = load_numbers(row_lse + head * rows, rows, first, ROWS, FAR)[:, None]
     row_delta = load_numbers(delta + head * rows, rows, first, ROWS, 0.0)[:, None]
@@ -248,10 +266,13 @@ def normalized_backward_queries(
     for start in range(0, keys, KEYS):
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
         values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        bits = bits_of(key_bits, head, keys, start + tl.arange(0, KEYS), DROPS)[None, :]
+        position = start + tl.arange(0, KEYS)
+        bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
         offset = load_numbers(column_lse + head * keys, keys, start, KEYS, FAR)[None, :]
         grad_sum = load_numbers(column_grad + head * keys, keys, start, KEYS, 0.0)[None, :]
-        scores = scores_of(own, others, scale)
+        scores = scores_of(
+            own, others, scale, segments, head, heads, rows, keys, row[:, None], position[None, :], SEGMENTED
+        )
         weights = tl.exp2(scores - offset - row_own)
         grad_weights = drop(product(grads, tl.trans(values)), own_bits, bits, limit, kept, DROPS)
         grad_scores = weights * (u * (grad_weights - row_delta) - row_sums * grad_sum)

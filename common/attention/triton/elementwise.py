@@ -3,7 +3,7 @@
 Tensors are flat: L heads of all examples, N queries, M keys, widths D and E of a head. Scores and sums are float32.
 Products of float32 tensors are never rounded to tf32. Callers set padding in queries, keys and values to 0, so that the
 only mask is the causal one, applied to tiles in which some keys are hidden. With BIASED, s_ij includes a bias (B H N M
-of any strides).
+of any strides). With SEGMENTED, keys of other packed sequences are hidden (``segments``, B M).
 
 Beside the matrix products a kernel does as few operations per pair as possible. For polynomials the scale of the scores
 is part of the row factor (scale^power). The row factor multiplies the sum over keys, except in float16, where a cube
@@ -17,6 +17,7 @@ from seqarena.common.attention.triton.tiles import (
     bits_of,
     block_of,
     dropout_keeps,
+    in_one_segment,
     load_numbers,
     load_tile,
     product,
@@ -83,8 +84,16 @@ def power(values, POWER: tl.constexpr):
 
 
 @triton.jit
-def mask_weights(weights, row, position, row_bits, key_bits, memory, limit, HIDES: tl.constexpr, DROPS: tl.constexpr):
-    """Sets weights to 0 at later keys and where dropout drops them; ``row`` and ``position`` are broadcast."""
+def mask_weights(
+    weights, row, position, row_bits, key_bits, segments, head, heads, rows, keys, memory, limit,
+    HIDES: tl.constexpr, DROPS: tl.constexpr, SEGMENTED: tl.constexpr,
+):  # fmt: skip
+    """Sets weights to 0 at later keys, of other packed sequences, and where dropout drops them.
+
+    ``row`` and ``position`` are broadcast.
+    """
+    if SEGMENTED:
+        weights = tl.where(in_one_segment(segments, head, heads, rows, keys, row, position), weights, 0.0)
     if HIDES:
         weights = tl.where(position <= memory + row, weights, 0.0)
     if DROPS:
@@ -179,11 +188,11 @@ def score_gradient(scores, grad_weights, PHI: tl.constexpr, POWER: tl.constexpr)
 
 @triton.jit
 def elementwise_forward(
-    query, key, value, out, row_scale, row_bits, key_bits, bias, row_real, key_real,
+    query, key, value, out, row_scale, row_bits, key_bits, bias, row_real, key_real, segments,
     batch_stride, head_stride, row_stride, key_stride,
     heads, rows, keys, width, value_width, scale, memory, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
-    BIASED: tl.constexpr,
+    BIASED: tl.constexpr, SEGMENTED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes sum_j phi(s_ij)^power value_j times the row factor, for a block of rows of a head."""
@@ -206,8 +215,9 @@ def elementwise_forward(
             )  # fmt: skip
             weights = power(activation(scores, PHI), POWER)
             weights = mask_weights(
-                weights, row[:, None], position[None, :], own_bits, bits, memory, limit, hides, DROPS
-            )
+                weights, row[:, None], position[None, :], own_bits, bits, segments, head, heads, rows, keys,
+                memory, limit, hides, DROPS, SEGMENTED,
+            )  # fmt: skip
             if own.dtype == tl.float16:
                 weights *= row_factor
             total += product(weights.to(values.dtype), values)
@@ -218,11 +228,11 @@ def elementwise_forward(
 
 @triton.jit
 def elementwise_backward_keys(
-    query, key, value, grad, grad_key, grad_value, row_scale, row_bits, key_bits, bias, row_real, key_real,
+    query, key, value, grad, grad_key, grad_value, row_scale, row_bits, key_bits, bias, row_real, key_real, segments,
     batch_stride, head_stride, row_stride, key_stride,
     heads, rows, keys, width, value_width, scale, memory, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
-    BIASED: tl.constexpr,
+    BIASED: tl.constexpr, SEGMENTED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes the gradients of a block of keys and values of a head.
@@ -256,11 +266,13 @@ def elementwise_backward_keys(
                 weights, grad_weights = weights * row_factor, scale_early(grad_weights, row_factor, scale, PHI, POWER)
             grad_scores = score_gradient(scores, grad_weights, PHI, POWER)
             weights = mask_weights(
-                weights, row[None, :], position[:, None], bits, own_bits, memory, limit, hides, DROPS
-            )
+                weights, row[None, :], position[:, None], bits, own_bits, segments, head, heads, rows, keys,
+                memory, limit, hides, DROPS, SEGMENTED,
+            )  # fmt: skip
             grad_scores = mask_weights(
-                grad_scores, row[None, :], position[:, None], bits, own_bits, memory, limit, hides, DROPS
-            )
+                grad_scores, row[None, :], position[:, None], bits, own_bits, segments, head, heads, rows, keys,
+                memory, limit, hides, DROPS, SEGMENTED,
+            )  # fmt: skip
             values_total += product(weights.to(grads.dtype), grads)
             keys_total += product(grad_scores.to(queries.dtype), queries)
     keys_total = apply_factors(keys_total, scale, own.dtype == tl.float16, PHI, POWER)
@@ -270,11 +282,11 @@ def elementwise_backward_keys(
 
 @triton.jit
 def elementwise_backward_queries(
-    query, key, value, grad, grad_query, grad_bias, row_scale, row_bits, key_bits, bias, row_real, key_real,
+    query, key, value, grad, grad_query, grad_bias, row_scale, row_bits, key_bits, bias, row_real, key_real, segments,
     batch_stride, head_stride, row_stride, key_stride,
     heads, rows, keys, width, value_width, scale, memory, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
-    BIASED: tl.constexpr, LEARNS: tl.constexpr,
+    BIASED: tl.constexpr, SEGMENTED: tl.constexpr, LEARNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes the gradient of a block of queries of a head, and with LEARNS that of their bias (L N M).
@@ -305,8 +317,9 @@ def elementwise_backward_queries(
                 grad_weights = scale_early(grad_weights, row_factor, scale, PHI, POWER)
             grad_scores = score_gradient(scores, grad_weights, PHI, POWER)
             grad_scores = mask_weights(
-                grad_scores, row[:, None], position[None, :], own_bits, bits, memory, limit, hides, DROPS
-            )
+                grad_scores, row[:, None], position[None, :], own_bits, bits, segments, head, heads, rows, keys,
+                memory, limit, hides, DROPS, SEGMENTED,
+            )  # fmt: skip
             if LEARNS:
                 store_bias_gradient(
                     grad_bias, grad_scores, head, rows, keys, row[:, None], position[None, :], scale,

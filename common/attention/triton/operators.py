@@ -11,7 +11,14 @@ from torch import Tensor
 
 from seqarena.common.attention.activations import ElementwiseRule
 from seqarena.common.attention.triton import doubly_normalized, elementwise
-from seqarena.common.attention.triton.arguments import bias_gradient, dropout_of, masks_of, row_products, seed_of
+from seqarena.common.attention.triton.arguments import (
+    bias_gradient,
+    dropout_of,
+    masks_of,
+    row_products,
+    seed_of,
+    segments_of,
+)
 from seqarena.common.attention.triton.launch import HEAVY, Role, heavy_roles, run
 from seqarena.common.attention.triton.prefix_operators import attend_prefix
 from seqarena.common.attention.visibility import Visibility
@@ -31,6 +38,8 @@ class ElementwiseCall(NamedTuple):
     query_real: Tensor | None
     """False for padding (B, N); used with a bias only."""
     key_real: Tensor | None
+    segments: Tensor | None
+    """Number of each key's packed sequence (B, M); the queries are the last keys."""
     seed: Tensor
     """Seed of dropout; a CPU tensor."""
     dropout: float
@@ -49,8 +58,9 @@ class ElementwiseCall(NamedTuple):
         def launch(kernel: Any, role: Role, *tensors: Tensor, learns: bool = False) -> None:
             run(
                 kernel, HEAVY[role] if heavy else role, self.query, self.value,
-                (*tensors, self.row_scale, *bits, *bias), memory=self.memory, PHI=self.phi, POWER=self.power,
-                CAUSAL=self.causal, BIASED=heavy, LEARNS=learns, **settings,
+                (*tensors, self.row_scale, *bits, *bias, segments_of(self.query, self.segments)), memory=self.memory,
+                PHI=self.phi, POWER=self.power, CAUSAL=self.causal, BIASED=heavy, LEARNS=learns,
+                SEGMENTED=self.segments is not None, **settings,
             )  # fmt: skip
 
         return launch
@@ -72,8 +82,8 @@ def attend_elementwise(
     seed = seed_of(dropout, query.device)
     query, key, value = visibility.clear(query, key, value, contiguous=True)
     output: Tensor = elementwise_forward(
-        query, key, value, bias, scale, visibility.query_real, visibility.key_real, seed, dropout, rule.phi,
-        rule.power, visibility.order == "causal", visibility.memory,
+        query, key, value, bias, scale, visibility.query_real, visibility.key_real, visibility.segments, seed, dropout,
+        rule.phi, rule.power, visibility.order == "causal", visibility.memory,
     )  # fmt: skip
     return output
 
@@ -89,20 +99,22 @@ def _row_scale(rule: ElementwiseRule, query: Tensor, key: Tensor, visibility: Vi
         return scale * width ** (-0.5 * rule.power) if rule.phi == "x" else scale
 
     is_one_mask = visibility.query_real is None or visibility.query_real is visibility.key_real
-    if visibility.key_real is None or not is_one_mask:
+    masks = [each for each in (visibility.key_real, visibility.segments) if each is not None]
+    if not masks or not is_one_mask:
         return make()
-    return visibility.share(("row scale", rule, dropout, queries, width), visibility.key_real, make)
+    return visibility.share(("row scale", rule, dropout, queries, width), masks[0], make, *masks[1:])
 
 
 @torch.library.custom_op("seqarena::triton_elementwise", mutates_args=())
 def elementwise_forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, row_scale: Tensor, query_real: Tensor | None,
-    key_real: Tensor | None, seed: Tensor, dropout: float, phi: str, power: int, causal: bool, memory: int,
+    key_real: Tensor | None, segments: Tensor | None, seed: Tensor, dropout: float, phi: str, power: int, causal: bool,
+    memory: int,
 ) -> Tensor:  # fmt: skip
     """Returns the output (B H N E) in the dtype of ``value``."""
     query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
     call = ElementwiseCall(
-        query, key, value, bias, row_scale, query_real, key_real, seed, dropout, phi, power, causal, memory
+        query, key, value, bias, row_scale, query_real, key_real, segments, seed, dropout, phi, power, causal, memory
     )
     out = value.new_empty(*query.shape[:3], value.shape[3])
     call.launcher()(elementwise.elementwise_forward, "forward", query, key, value, out)
@@ -112,13 +124,13 @@ def elementwise_forward(
 @torch.library.custom_op("seqarena::triton_elementwise_backward", mutates_args=())
 def elementwise_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, row_scale: Tensor,
-    query_real: Tensor | None, key_real: Tensor | None, seed: Tensor, dropout: float, phi: str, power: int,
-    causal: bool, memory: int, learns: bool,
+    query_real: Tensor | None, key_real: Tensor | None, segments: Tensor | None, seed: Tensor, dropout: float,
+    phi: str, power: int, causal: bool, memory: int, learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key, value and bias, the last without elements unless it ``learns``."""
     query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
     call = ElementwiseCall(
-        query, key, value, bias, row_scale, query_real, key_real, seed, dropout, phi, power, causal, memory
+        query, key, value, bias, row_scale, query_real, key_real, segments, seed, dropout, phi, power, causal, memory
     )
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
     grad_bias = bias_gradient(query, bias, learns)
@@ -145,14 +157,14 @@ def _(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | N
 
 def _setup_elementwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     del output
-    ctx.save_for_backward(*inputs[:8])
-    ctx.settings = inputs[8:]
+    ctx.save_for_backward(*inputs[:9])
+    ctx.settings = inputs[9:]
 
 
 def _elementwise_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     learns = ctx.needs_input_grad[3]
     *found, grad_bias = elementwise_backward(grad, *ctx.saved_tensors, *ctx.settings, learns)
-    return *found, grad_bias if learns else None, *([None] * 9)
+    return *found, grad_bias if learns else None, *([None] * 10)
 
 
 elementwise_forward.register_autograd(_elementwise_backward, setup_context=_setup_elementwise)
@@ -177,7 +189,7 @@ def attend_doubly_normalized(
     query, key, value = visibility.clear(query, key, value, contiguous=True)
     u = query.new_zeros(0, dtype=torch.float32) if mixing is None else mixing.float()
     output: Tensor = doubly_normalized_forward(
-        query, key, value, u, seed_of(dropout, query.device), *offsets, dropout, mixing is not None
+        query, key, value, u, seed_of(dropout, query.device), visibility.segments, *offsets, dropout, mixing is not None
     )[0]
     return output, None
 
@@ -191,8 +203,8 @@ def _offset(tensor: Tensor, visibility: Visibility, name: str, real: Tensor | No
 
 @torch.library.custom_op("seqarena::triton_doubly_normalized", mutates_args=())
 def doubly_normalized_forward(
-    query: Tensor, key: Tensor, value: Tensor, mixing: Tensor, seed: Tensor, query_offset: Tensor, key_offset: Tensor,
-    dropout: float, mixed: bool,
+    query: Tensor, key: Tensor, value: Tensor, mixing: Tensor, seed: Tensor, segments: Tensor | None,
+    query_offset: Tensor, key_offset: Tensor, dropout: float, mixed: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the output (B H N E) in the dtype of ``value``, and intermediate results for the gradients.
 
@@ -205,6 +217,7 @@ def doubly_normalized_forward(
         value: B H M E.
         mixing: u of each head (H), float32, if ``mixed``.
         seed: Seed of dropout; a CPU tensor.
+        segments: Number of the packed sequence of each position (B, M).
         query_offset: 0 for real queries, ``FAR`` for padding; (B, N), float32.
         key_offset: The same for keys; (B, M).
         dropout: Probability of dropping a weight.
@@ -215,14 +228,17 @@ def doubly_normalized_forward(
     )
     out, column_lse, row_lse, doubly, softmax, softmax_lse = _results(query, key, value, mixed)
     bits, settings = dropout_of(query, key, seed, dropout)
+    packed, is_packed = segments_of(query, segments), segments is not None
     run(
         doubly_normalized.column_logsumexp, "columns", query, value,
-        (query, key, query_offset, key_offset, column_lse),
+        (query, key, query_offset, key_offset, column_lse, packed), SEGMENTED=is_packed,
     )  # fmt: skip
     run(
         doubly_normalized.normalized_forward, heavy_roles(mixed or dropout > 0)[0], query, value,
-        (query, key, value, column_lse, query_offset, doubly if mixed else out, row_lse, softmax, softmax_lse, *bits),
-        MIXED=mixed, **settings,
+        (
+            query, key, value, column_lse, query_offset, doubly if mixed else out, row_lse, softmax, softmax_lse, *bits,
+            packed,
+        ), MIXED=mixed, SEGMENTED=is_packed, **settings,
     )  # fmt: skip
     if mixed:
         out.copy_(torch.lerp(softmax.float(), doubly.float(), mixing[:, None, None]))
@@ -246,8 +262,8 @@ def _results(query: Tensor, key: Tensor, value: Tensor, mixed: bool) -> tuple[Te
 @torch.library.custom_op("seqarena::triton_doubly_normalized_backward", mutates_args=())
 def doubly_normalized_backward(
     grad: Tensor, out: Tensor, column_lse: Tensor, row_lse: Tensor, doubly: Tensor, softmax: Tensor,
-    softmax_lse: Tensor, query: Tensor, key: Tensor, value: Tensor, mixing: Tensor, seed: Tensor, dropout: float,
-    mixed: bool,
+    softmax_lse: Tensor, query: Tensor, key: Tensor, value: Tensor, mixing: Tensor, seed: Tensor,
+    segments: Tensor | None, dropout: float, mixed: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key, value and the mixing weights."""
     query, key, value, mixing = (each.contiguous() for each in (query, key, value, mixing))
@@ -257,13 +273,16 @@ def doubly_normalized_backward(
     softmax_delta = row_products(grad, softmax, softmax_lse, sums=False)[0] if mixed else softmax_lse
     bits, settings = dropout_of(query, key, seed, dropout)
     inputs = (query, key, value, grad, column_lse, row_lse, row_sum, delta)
-    more = (softmax_lse, softmax_delta, mixing, *bits)
+    more = (softmax_lse, softmax_delta, mixing, *bits, segments_of(query, segments))
     _, keys_role, queries_role = heavy_roles(mixed or dropout > 0)
     for kernel, role, results in (
         (doubly_normalized.normalized_backward_keys, keys_role, (grad_key, grad_value, column_grad)),
         (doubly_normalized.normalized_backward_queries, queries_role, (column_grad, grad_query)),
     ):
-        run(kernel, role, query, value, (*inputs, *results, *more), MIXED=mixed, **settings)
+        run(
+            kernel, role, query, value, (*inputs, *results, *more), MIXED=mixed, SEGMENTED=segments is not None,
+            **settings,
+        )  # fmt: skip
     grad_mixing = (delta - softmax_delta).sum(dim=(0, 2)) if mixed else torch.empty_like(mixing)
     return grad_query, grad_key, grad_value, grad_mixing
 
@@ -279,16 +298,16 @@ def _(*given: Any) -> tuple[Tensor, ...]:
 
 
 def _setup_doubly_normalized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output, *inputs[:5])
-    ctx.settings = inputs[7:]
+    ctx.save_for_backward(*output, *inputs[:6])
+    ctx.settings = inputs[8:]
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
 def _doubly_normalized_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * 9
-    return *doubly_normalized_backward(grad, *ctx.saved_tensors, *ctx.settings), *([None] * 5)
+        return (None,) * 10
+    return *doubly_normalized_backward(grad, *ctx.saved_tensors, *ctx.settings), *([None] * 6)
 
 
 doubly_normalized_forward.register_autograd(_doubly_normalized_backward, setup_context=_setup_doubly_normalized)

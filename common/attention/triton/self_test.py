@@ -21,6 +21,8 @@ specialises kernels on divisibility by 16, so one length is divisible and the ot
 QUERY_FACTORS = (1.0, 20.0)
 """Factors of the queries in the tests of prefix forms, for each of ``TEST_LENGTHS``. With the second one the scores of
 a column differ so much that the kernels scan their logarithms."""
+SEGMENT = 50
+"""Length of the packed sequences in the tests, which is no multiple of a tile."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Maximum difference from the engine's results in float64, relative to their maximum."""
 FAULTS: dict[str, str | None] = {}
@@ -36,24 +38,26 @@ def fault_of(rule: Rule, inputs: Inputs) -> str | None:
     if torch.compiler.is_compiling():  # a width may be symbolic; comparing it with each number makes it concrete
         widths = [number for each in widths for number in range(LEAST_WIDTH, MOST_WIDTH + 1) if number == each]
     order, dropout = inputs.visibility.order, 0.1 if inputs.dropout > 0 else 0.0
-    biased = inputs.bias is not None
-    found: str | None = cached_fault(rule, query.dtype, query.device, widths[0], widths[1], order, dropout, biased)
+    biased, packed = inputs.bias is not None, inputs.visibility.segments is not None
+    found: str | None = cached_fault(
+        rule, query.dtype, query.device, widths[0], widths[1], order, dropout, biased, packed
+    )
     return found
 
 
 @assume_constant_result  # computed while a model is compiled
 def cached_fault(
     rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, order: Order, dropout: float,
-    biased: bool = False,
+    biased: bool = False, packed: bool = False,
 ) -> str | None:  # fmt: skip
     """Returns the result of ``find_fault``, cached."""
-    kind = f"{rule.text} {dtype} {device} {width} {value_width} {order} {dropout > 0} {biased}"
+    kind = f"{rule.text} {dtype} {device} {width} {value_width} {order} {dropout > 0} {biased} {packed}"
     if kind not in FAULTS:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # a test cannot run during capture
             return (
                 "the kernel has not been tested yet and cannot be while a CUDA graph is captured; call it once before"
             )
-        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, order, dropout, biased)
+        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, order, dropout, biased, packed)
         if FAULTS[kind] is not None:
             warn_once(str(FAULTS[kind]))
     return FAULTS[kind]
@@ -61,14 +65,14 @@ def cached_fault(
 
 def find_fault(
     rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, order: Order, dropout: float,
-    biased: bool = False,
+    biased: bool = False, packed: bool = False,
 ) -> str | None:  # fmt: skip
     """Tests the kernels of a rule on small examples; returns a description of the fault, or None."""
     try:
         both = []
         for (length, memory), factor in zip(TEST_LENGTHS, QUERY_FACTORS, strict=True):
             lengths = (length, length + (memory if order == "causal" else 0))
-            both += examples(rule, dtype, device, (width, value_width), lengths, order, dropout, biased, factor)
+            both += examples(rule, dtype, device, (width, value_width), lengths, order, dropout, biased, factor, packed)
     except WrongUseError:
         raise
     except Exception as error:  # Triton, its compiler and the driver raise errors of many classes
@@ -82,7 +86,7 @@ def find_fault(
 
 def examples(
     rule: Rule, dtype: torch.dtype, device: torch.device, widths: tuple[int, int], lengths: tuple[int, int],
-    order: Order, dropout: float, biased: bool, factor: float,
+    order: Order, dropout: float, biased: bool, factor: float, packed: bool = False,
 ) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
     """Returns pairs of output and gradients of a small example: by the kernels, and by the engine in float64.
 
@@ -95,7 +99,10 @@ def examples(
         (rows, keys), memory = lengths, lengths[1] - lengths[0]
         key_real = torch.ones(2, keys, dtype=torch.bool, device=device)
         key_real[1, memory + rows // 2 :] = False
-        visibility = Visibility(query_real=key_real[:, memory:], key_real=key_real, order=order, memory=memory)
+        segments = (torch.arange(keys, device=device) // SEGMENT).expand(2, -1) if packed else None
+        visibility = Visibility(
+            query_real=key_real[:, memory:], key_real=key_real, order=order, memory=memory, segments=segments
+        )
         torch.manual_seed(0)
         qkv = [
             torch.randn(2, 2, each, width, device=device).to(dtype).requires_grad_()

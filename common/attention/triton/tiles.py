@@ -54,6 +54,14 @@ def dropout_keeps(row_bits, key_bits, limit):
 
 
 @triton.jit
+def in_one_segment(segments, head, heads, rows, keys, row, position):
+    """Returns which pairs of row and key, broadcast, are of one packed sequence; the rows are the last keys."""
+    first = segments + (head // heads) * keys
+    own = tl.load(first + (keys - rows) + row, mask=row < rows, other=-1)
+    return own == tl.load(first + position, mask=position < keys, other=-2)
+
+
+@triton.jit
 def bits_of(bits, head, length, position, DROPS: tl.constexpr):
     """Returns the random bits of positions for dropout; an unused value without dropout."""
     if DROPS:

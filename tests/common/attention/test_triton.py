@@ -225,16 +225,16 @@ def test_operators_pass_pytorchs_own_check(name: str) -> None:
     query, key, value = inputs(20, 20)
     if name == "dnas":
         less, u, seed = torch.zeros(2, 20), torch.tensor([0.3, 0.6], requires_grad=True), torch.tensor(7)
-        for mixing, dropout in ((torch.zeros(0), 0.0), (u, 0.3)):
-            given = (query, key, value, mixing, seed, less, less, dropout, mixing is u)
+        for mixing, dropout, segments in ((torch.zeros(0), 0.0, None), (u, 0.3, torch.arange(40).view(2, 20) // 7)):
+            given = (query, key, value, mixing, seed, segments, less, less, dropout, mixing is u)
             torch.library.opcheck(operators.doubly_normalized_forward, given)
         return
     rule: Any = find_attention(name).build(heads=2).rule
-    for dropout in (0.0, 0.3):
+    for dropout, segments in ((0.0, None), (0.3, torch.arange(40).view(2, 20) // 7)):
         torch.library.opcheck(
             operators.elementwise_forward,
-            (query, key, value, None, torch.ones(2, 20), None, None, torch.tensor(7), dropout, rule.phi, rule.power,
-             True, 0),
+            (query, key, value, None, torch.ones(2, 20), None, None, segments, torch.tensor(7), dropout, rule.phi,
+             rule.power, True, 0),
         )  # fmt: skip
 
 
@@ -296,8 +296,8 @@ def test_where_they_cannot_run_the_reason_is_told(
         ((query, key, value.double(), plain, None), "expected one dtype"),
         ((query.repeat(1, 1, 1, 9), key, value, plain, None), "heads are 144 and 16 wide, expected 1 to 128"),
         (
-            (query, key, value, Visibility(segments=torch.zeros(2, 20, dtype=torch.int64)), None),
-            "segments and windows are not supported",
+            (query, key, value, Visibility(order="causal", window=3), None),
+            "windows are not supported",
         ),
     ):
         reason = conditions.triton(Inputs(*changed, 0.0))

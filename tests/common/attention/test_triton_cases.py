@@ -165,7 +165,7 @@ def test_operators_take_tensors_as_they_come(name: str, tried: dict[str, Any]) -
     def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
         if name == "dnas":
             out = operators.doubly_normalized_forward(
-                *given, torch.ones(2), torch.tensor(0), torch.zeros(2, 20), torch.zeros(2, 20), 0.0, False
+                *given, torch.ones(2), torch.tensor(0), None, torch.zeros(2, 20), torch.zeros(2, 20), 0.0, False
             )[0]
         elif name == "prefix":
             out = prefix_operators.prefix_forward(
@@ -173,7 +173,7 @@ def test_operators_take_tensors_as_they_come(name: str, tried: dict[str, Any]) -
             )[0]
         else:
             out = operators.elementwise_forward(
-                *given, None, torch.ones(1, 20).expand(2, 20), None, None, torch.tensor(0), 0.0, "x", 3, False, 0
+                *given, None, torch.ones(1, 20).expand(2, 20), None, None, None, torch.tensor(0), 0.0, "x", 3, False, 0
             )
         return [out, *torch.autograd.grad(out.sum(), given)]
 
@@ -196,12 +196,14 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
     query, key, value = inputs(20, 20, value_width=24)
     long = torch.empty(1, 1, 1, 16).expand(1, 1, 2**28, 16)
     assert conditions.triton(Inputs(long, key, value, Visibility(), None, 0.0)) == "a head has 2^31 elements or more"
-    assert "segments and windows are not supported" in str(
+    assert "windows are not supported" in str(
         conditions.triton(Inputs(query, key, value, Visibility(order="causal", window=4), None, 0.0))
     )
     wide = value[..., :1].expand(-1, -1, -1, 257)
     assert "16 and 257 wide" in str(conditions.triton(Inputs(query, key, wide, Visibility(), None, 0.0)))
     hnas = find_attention("hnas").build(heads=2)
+    packed = Visibility(order="causal", segments=torch.zeros(2, 20, dtype=torch.int64))
+    assert hnas.compute("triton", query, key, value, packed) is None
     assert hnas.compute("triton", query, key, value, Visibility()) is not None
     assert hnas.compute("triton", query, key, value, Visibility(), torch.zeros(1, 1, 20, 20)) is None
     twice = type(find_attention("dnas"))(iterations=2).build(heads=2)  # type: ignore[call-arg]
