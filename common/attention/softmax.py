@@ -84,9 +84,7 @@ def fused_softmax(
 ) -> Output:
     """Computes softmax attention by PyTorch's fused function; ``conditions.fused_softmax`` must be None."""
     causal = visibility.order == "causal"
-    query, key, value = (
-        each if each.stride(-1) == 1 else each.contiguous() for each in visibility.clear(query, key, value)
-    )
+    query, key, value = map(_dense, visibility.clear(query, key, value))
     mask, empty_rows = None, None
     real = None if causal else visibility.key_real  # in order 'causal' real queries see no padding: it is at the end
     if bias is not None:
@@ -103,6 +101,11 @@ def fused_softmax(
     ):  # computes in the inputs' precision, as every other variant does
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
     return output if empty_rows is None else output.masked_fill(empty_rows, 0.0)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """Returns a tensor whose last dimension is consecutive in memory, as PyTorch's fused function needs it."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _seen_keys(real: KeyMask) -> Tensor:
@@ -163,7 +166,8 @@ def _softmax_of_pairs(query: Query, key: Key, value: Value, mask: Tensor, empty_
     Heads are padded to a width divisible by 8, which PyTorch's kernels require. The scale is that of the true width.
     """
     width = query.shape[-1]
-    query, key, value = (F.pad(each, (0, -width % 8)) for each in (query, key, value))
+    more = -width % 8
+    query, key, value = (F.pad(each, (0, more)) if more else _dense(each) for each in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=width**-0.5)
     return found[..., :width].masked_fill(empty_rows, 0.0)

@@ -16,7 +16,7 @@ LARGE_SHARED_MEMORY_CAPABILITIES = (90, 100)
 """Compute capabilities, times ten, of GPUs with 227 KiB of shared memory per block."""
 FLOATS = ("row_scale", "column_lse", "row_lse", "row_sum", "delta", "column_grad", "query_offset", "key_offset",
           "softmax_lse", "softmax_delta", "mixing", "states", "later")  # fmt: skip
-BITS = ("row_bits", "key_bits", "segments")
+BITS = ("row_bits", "key_bits")
 MASKS = ("row_real", "query_real", "key_real")
 SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit", "batch_stride", "head_stride",
          "row_stride", "key_stride")  # fmt: skip
@@ -90,7 +90,11 @@ def compile_for(
     constants = {name: value for name, value in constants.items() if name in names}
     pointer = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
     types = dict.fromkeys(FLOATS, "*fp32") | dict.fromkeys(BITS, "*i32") | dict.fromkeys(SIZES, "i32")
-    types |= dict.fromkeys(MASKS, "*u8") | {"scale": "fp32", "kept": "fp32"} | dict.fromkeys(constants, "constexpr")
+    types |= (
+        dict.fromkeys(MASKS, "*u8")
+        | {"segments": "*i64", "scale": "fp32", "kept": "fp32"}
+        | dict.fromkeys(constants, "constexpr")
+    )
     signature = {name: types.get(name, pointer) for name in names}
     sizes = {"rows": length, "keys": length, "width": width, "value_width": width}
     aligned = [

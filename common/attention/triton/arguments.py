@@ -38,7 +38,7 @@ def masks_of(
 
 def segments_of(query: Tensor, segments: Tensor | None) -> Tensor:
     """Returns the numbers of the packed sequences as kernels read them; without segments, a tensor that is not read."""
-    return query if segments is None else segments.to(torch.int32).contiguous()
+    return query if segments is None else segments.contiguous()
 
 
 def bias_gradient(query: Tensor, bias: Tensor | None, learns: bool) -> Tensor:

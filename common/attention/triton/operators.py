@@ -21,7 +21,7 @@ from seqarena.common.attention.triton.arguments import (
 )
 from seqarena.common.attention.triton.launch import HEAVY, Role, heavy_roles, run
 from seqarena.common.attention.triton.prefix_operators import attend_prefix
-from seqarena.common.attention.visibility import Visibility
+from seqarena.common.attention.visibility import Visibility, for_backward
 
 
 class ElementwiseCall(NamedTuple):
@@ -157,7 +157,7 @@ def _(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | N
 
 def _setup_elementwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     del output
-    ctx.save_for_backward(*inputs[:9])
+    ctx.save_for_backward(*map(for_backward, inputs[:9]))
     ctx.settings = inputs[9:]
 
 
@@ -298,7 +298,7 @@ def _(*given: Any) -> tuple[Tensor, ...]:
 
 
 def _setup_doubly_normalized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output, *inputs[:6])
+    ctx.save_for_backward(*output, *map(for_backward, inputs[:6]))
     ctx.settings = inputs[8:]
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)

@@ -11,7 +11,7 @@ from seqarena.common.attention.rule import EMPTY_LOGSUMEXP
 from seqarena.common.attention.triton import prefix
 from seqarena.common.attention.triton.arguments import bias_gradient, dropout_of, masks_of, row_products, seed_of
 from seqarena.common.attention.triton.launch import Role, choose_tiles, run
-from seqarena.common.attention.visibility import Visibility
+from seqarena.common.attention.visibility import Visibility, for_backward
 from seqarena.common.shapes import EarlierLse
 
 
@@ -184,7 +184,7 @@ def _(*given: Any) -> tuple[Tensor, ...]:
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     out, _last, *more = output
-    ctx.save_for_backward(out, *more, *inputs[:9])
+    ctx.save_for_backward(out, *more, *map(for_backward, inputs[:9]))
     ctx.settings = inputs[9:]
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)

@@ -57,8 +57,8 @@ def dropout_keeps(row_bits, key_bits, limit):
 def in_one_segment(segments, head, heads, rows, keys, row, position):
     """Returns which pairs of row and key, broadcast, are of one packed sequence; the rows are the last keys."""
     first = segments + (head // heads) * keys
-    own = tl.load(first + (keys - rows) + row, mask=row < rows, other=-1)
-    return own == tl.load(first + position, mask=position < keys, other=-2)
+    own = tl.load(first + (keys - rows) + row, mask=row < rows, other=0)
+    return own == tl.load(first + position, mask=position < keys, other=0)
 
 
 @triton.jit

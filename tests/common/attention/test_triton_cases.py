@@ -245,11 +245,13 @@ def test_what_is_looked_at_is_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     ):  # fmt: skip
         kernel = find_attention("x3").build(heads=2, dropout=dropout)
         kernel.compute("triton", *inputs(20, 20, value_width=24, dtype=dtype), Visibility(order=order))  # type: ignore[arg-type]
-    bias = torch.zeros(2, 2, 20, 20)
+    bias, packed = torch.zeros(2, 2, 20, 20), Visibility(segments=torch.zeros(2, 20, dtype=torch.long))
     find_attention("x3").build(heads=2).compute("triton", *inputs(20, 20, value_width=24), Visibility(), bias)
+    find_attention("x3").build(heads=2).compute("triton", *inputs(20, 20, value_width=24), packed)
     cpu = torch.device("cpu")
+    plain = (False, False)
     assert asked == [
-        (torch.float32, cpu, 16, 24, "none", 0.0, False), (torch.float16, cpu, 16, 24, "none", 0.0, False),
-        (torch.float32, cpu, 16, 24, "causal", 0.0, False), (torch.float32, cpu, 16, 24, "none", 0.1, False),
-        (torch.float32, cpu, 16, 24, "none", 0.0, True),
+        (torch.float32, cpu, 16, 24, "none", 0.0, *plain), (torch.float16, cpu, 16, 24, "none", 0.0, *plain),
+        (torch.float32, cpu, 16, 24, "causal", 0.0, *plain), (torch.float32, cpu, 16, 24, "none", 0.1, *plain),
+        (torch.float32, cpu, 16, 24, "none", 0.0, True, False), (torch.float32, cpu, 16, 24, "none", 0.0, False, True),
     ]  # fmt: skip

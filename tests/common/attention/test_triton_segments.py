@@ -71,6 +71,18 @@ def test_half_precision_of_packed_sequences(name: str) -> None:
     require_close(both(kernel, given, visibility), exact(kernel, given, visibility), tolerance=3e-2)
 
 
+@pytest.mark.parametrize("name", ["x3", "dnas"])
+def test_any_numbers_name_the_sequences_also_of_an_inference(name: str) -> None:
+    """Numbers that are equal in 32 bits are different sequences; a tensor of inference mode is kept as a copy."""
+    kernel, given = find_attention(name).build(heads=2), inputs(20, 20)
+    with torch.inference_mode():
+        segments = (torch.arange(20) >= 7).long().expand(2, -1) * 2**32
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        numbers = segments if dtype is torch.int64 else (segments > 0).to(dtype)
+        visibility = Visibility(segments=numbers)
+        require_close(both(kernel, given, visibility), exact(kernel, given, visibility))
+
+
 @pytest.mark.parametrize("order", ["none", "causal"])
 def test_the_test_before_the_first_use_has_packed_sequences(order: str) -> None:
     from seqarena.common.attention.triton.self_test import find_fault  # noqa: PLC0415
