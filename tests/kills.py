@@ -9,7 +9,7 @@ import torch
 from tests.test_reliability import kill_and_compare
 
 SEED = 1
-"""Of the moments; the tests have another."""
+"""Seed of the moments at which runs are killed, another than that of the tests."""
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ class Batch:
         return type(self)(**{name: None if value is None else change(value) for name, value in values.items()})
 
     def read(self) -> "Batch":
-        """Returns the batch with all its tensors in memory, for a batch that reads some of them from files."""
+        """Returns the batch with all its tensors in memory. A subclass may read some of them from files here."""
         return self
 
     def pinned(self: SameBatch) -> SameBatch:

@@ -1,4 +1,4 @@
-"""What a process computes of a batch, made in a thread while a GPU computes the step before."""
+"""Makes a process's share of the next batch in a thread while a GPU computes a step."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,10 +19,10 @@ class Share:
     """Number of real tokens of the whole batch."""
 
 
-def made_ahead(make: Callable[[int], Share], steps: range) -> Iterator[Share]:
-    """Yields the share of each step. The next one is made in a thread meanwhile, one at most.
+def make_ahead(make: Callable[[int], Share], steps: range) -> Iterator[Share]:
+    """Yields the share of each step. A thread makes the next share meanwhile.
 
-    All shares are made by the same thread, so ``make`` may keep a cache. Its errors are raised at their step.
+    The same thread makes all shares, so that ``make`` may keep a cache. Its errors are raised at their step.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as executor:
         following: Future[Share] | None = None

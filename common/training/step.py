@@ -13,7 +13,7 @@ from seqarena.common.attention.recording import recorded_implementations
 from seqarena.common.data.batches import Batch, Batches
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bounded import bounded_modules
-from seqarena.common.training.ahead import Share, made_ahead
+from seqarena.common.training.ahead import Share, make_ahead
 from seqarena.common.training.half_weights import HalfWeights, linear_weights
 from seqarena.common.training.optim import Optim, build_optimizer, set_rate
 from seqarena.common.training.processes import Accelerator, broadcast_object_list, gather_object
@@ -190,7 +190,7 @@ class Stepper:
 
         # A generator, not map: a StopIteration of the data would end a training as if it was finished.
         made = (make(step) for step in steps)
-        return made_ahead(make, steps) if is_asynchronous(self.accelerator.device) else made
+        return make_ahead(make, steps) if is_asynchronous(self.accelerator.device) else made
 
     def backward(self, share: Share) -> Tensor:
         """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts.

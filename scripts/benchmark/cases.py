@@ -39,7 +39,8 @@ BACKENDS = {
 """Backends of PyTorch's softmax attention, each measured by name, because the default depends on the version."""
 FUSED = ["cudnn", "flash", "efficient"]
 FLUSH_BYTES = 2**28
-"""Bytes that are written before a run is timed on a GPU, more than its L2 cache has: else a repeated run reads it."""
+"""Number of bytes written before a run is timed on a GPU. A repeated run would find its inputs in the L2 cache, which
+is smaller."""
 PRODUCTS, PRODUCTS_WITH_MASSES, PRODUCTS_OF_FEATURES, PRODUCTS_OF_FORMULA = 7, 11, 6, 6
 """Number of matrix products of a case, forward and backward; see ``operations``."""
 
@@ -174,7 +175,7 @@ def run_once(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequenc
 
 
 def time_run(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[Tensor], both: bool) -> float:
-    """Returns the seconds of one run, on a GPU with an empty cache."""
+    """Returns the seconds of one run. Its inputs are not in the cache of a GPU."""
     if tensors[0].is_cuda:
         torch.empty(FLUSH_BYTES, dtype=torch.int8, device=tensors[0].device).zero_()
         torch.cuda.synchronize()

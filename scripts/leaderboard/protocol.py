@@ -36,7 +36,7 @@ class Protocol:
     """Pretraining of the checkpoints that the runs start from; empty: random initialisation."""
 
     @property
-    def known(self) -> Task | None:
+    def known_task(self) -> Task | None:
         """The task's record; None if this version does not know the task."""
         return find_package(self.package).tasks.get(self.task) if self.package in PACKAGES else None
 
@@ -120,8 +120,8 @@ class Group:
         That of a task which this version does not know has no published figures. Its metric is the result's, with the
         unit and the direction of the first known task that has this metric.
         """
-        if self.protocol.known is not None:
-            return self.protocol.known
+        if self.protocol.known_task is not None:
+            return self.protocol.known_task
         metric = "score" if self.newest is None else self.newest.metric
         everything = (task for name in PACKAGES for task in find_package(name).tasks.values())
         like = next((task for task in everything if task.metric == metric), None)

@@ -271,6 +271,6 @@ def _differ(kind: type, run: Any, preset: BaseRun, *roles: Role) -> bool:
 
 def _is_other_data(protocol: Protocol) -> bool:
     """Returns whether the data differ from the preset's although no data field was changed."""
-    meant = None if protocol.known is None else protocol.known.checksums.get(protocol.preset)
+    meant = None if protocol.known_task is None else protocol.known_task.checksums.get(protocol.preset)
     named = any(path.startswith("data.") for path in protocol.changed)
     return None not in (meant, protocol.data_checksum) and meant != protocol.data_checksum and not named

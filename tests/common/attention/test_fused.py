@@ -208,6 +208,15 @@ def test_what_a_fused_form_cannot_express_is_left_to_the_blocks() -> None:
     assert told == "the bias, torch.float32, would be rounded to torch.bfloat16"
 
 
+def require_same(found: torch.Tensor, expected: torch.Tensor, given: list[torch.Tensor]) -> None:
+    """Compares two outputs, and their gradients by what they are computed from, in float64."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    direction = torch.randn_like(found)
+    gradients = [torch.autograd.grad((each * direction).sum(), given) for each in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("visibility", [
     Visibility(order="causal", memory=4), Visibility(order="causal", memory=4, window=3), Visibility(),
 ], ids=["memory", "window", "all"])  # fmt: skip
@@ -220,11 +229,7 @@ def test_a_bias_over_all_pairs_is_softmax_in_one_call(visibility: Visibility) ->
     expected = kernel.compute("reference", query, key, value, visibility, bias)
     found = biased_softmax(query, key, value, visibility, bias, 0.0)
     assert expected is not None
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-    direction = torch.randn_like(found)
-    gradients = [torch.autograd.grad((each * direction).sum(), given) for each in (found, expected)]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    require_same(found, expected, given)
     singles = [each.detach().float() for each in given]
     direct = kernel.compute("fused", *singles[:3], visibility, singles[3])
     assert direct is not None
@@ -258,11 +263,7 @@ def test_a_mask_over_all_pairs_is_softmax_in_one_call(visibility: Visibility, mo
     assert kernel.explain(*given, visibility).implementation == "fused"
     found = kernel(*given, visibility)
     assert expected is not None
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-    direction = torch.randn_like(found)
-    gradients = [torch.autograd.grad((each * direction).sum(), given) for each in (found, expected)]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    require_same(found, expected, given)
 
 
 def test_a_gpu_makes_a_mask_over_all_pairs_if_it_is_small() -> None:

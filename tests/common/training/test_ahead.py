@@ -10,7 +10,7 @@ import torch
 
 from seqarena.common.errors import BadDataError
 from seqarena.common.training import step as step_module
-from seqarena.common.training.ahead import Share, made_ahead
+from seqarena.common.training.ahead import Share, make_ahead
 from seqarena.common.training.step import Stepper
 from tests.common.runs.toy import ToyBatches, toy_fit
 
@@ -28,13 +28,13 @@ def test_shares_come_in_order_from_one_other_thread_one_ahead() -> None:
         return share(step)
 
     found = []
-    for each in made_ahead(make, range(3, 8)):
+    for each in make_ahead(make, range(3, 8)):
         found.append(each.weight)
         assert max(made) <= each.weight + 1
     assert found == made == [3, 4, 5, 6, 7]
     assert len(threads) == 1
     assert threading.get_ident() not in threads
-    assert not list(made_ahead(make, range(8, 8)))
+    assert not list(make_ahead(make, range(8, 8)))
 
 
 def test_an_error_is_raised_at_its_step_and_no_thread_is_left() -> None:
@@ -43,11 +43,11 @@ def test_an_error_is_raised_at_its_step_and_no_thread_is_left() -> None:
             raise BadDataError("truncated")
         return share(step)
 
-    shares = made_ahead(make, range(5))
+    shares = make_ahead(make, range(5))
     assert [next(shares).weight, next(shares).weight] == [0, 1]
     with pytest.raises(BadDataError, match="truncated"):
         next(shares)
-    stopped = made_ahead(share, range(5))
+    stopped = make_ahead(share, range(5))
     next(stopped)
     stopped.close()  # type: ignore[attr-defined]
     assert not [each for each in threading.enumerate() if each.name.startswith("batches")]
@@ -60,7 +60,7 @@ class Interrupted(ToyBatches):
         return super().__getitem__(step)
 
 
-def test_a_run_with_batches_made_ahead_has_the_same_bits_also_resumed(
+def test_a_run_with_batches_make_ahead_has_the_same_bits_also_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = toy_fit(tmp_path / "inline")
