@@ -83,7 +83,7 @@ def many_launches(inputs: Inputs, power: int) -> str | None:
 
 def triton(inputs: Inputs) -> str | None:
     """Returns why no Triton kernel can compute a call, for any variant; or None."""
-    query, key, value, visibility, _, _ = inputs
+    query, key, value, *_ = inputs
     widths = (query.shape[3], value.shape[3])
     if not INSTALLED:
         return "Triton is not installed (pip install triton)"
@@ -97,7 +97,7 @@ def triton(inputs: Inputs) -> str | None:
         return f"heads are {widths[0]} and {widths[1]} wide, expected {LEAST_WIDTH} to {MOST_WIDTH}"
     if max(query.shape[2], key.shape[2]) * max(widths) >= 2**31:
         return "a head has 2^31 elements or more"
-    return "windows are not supported" if visibility.window is not None else None
+    return None
 
 
 def triton_with_bias(inputs: Inputs) -> str | None:
@@ -123,8 +123,6 @@ def triton_doubly_normalized(inputs: Inputs, rounds: int) -> str | None:
         return "the kernels of doubly-normalised attention support one iteration only"
     if inputs.visibility.order == "none" and inputs.bias is not None:
         return "the kernels of doubly-normalised attention support a bias with an order only"
-    if inputs.visibility.order != "none" and inputs.visibility.segments is not None:
-        return "the kernels of doubly-normalised attention support segments without an order only"
     return triton_with_bias(inputs)
 
 

@@ -18,8 +18,8 @@ FLOATS = ("row_scale", "column_lse", "row_lse", "row_sum", "delta", "column_grad
           "softmax_lse", "softmax_delta", "mixing", "states", "later")  # fmt: skip
 BITS = ("row_bits", "key_bits")
 MASKS = ("row_real", "query_real", "key_real")
-SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit", "batch_stride", "head_stride",
-         "row_stride", "key_stride")  # fmt: skip
+SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "window", "limit", "batch_stride",
+         "head_stride", "row_stride", "key_stride")  # fmt: skip
 MULTIPLE = 16
 """Pointers and sizes divisible by it select Triton's specialised kernels."""
 TENSOR_CORES, SPILLS, EXPONENTIALS = ("HGMMA", "HMMA", "WGMMA", "UTCHMMA"), ("STL", "LDL"), ("MUFU",)

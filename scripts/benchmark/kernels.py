@@ -77,6 +77,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--biased", action="store_true", help="with a trained bias; for dnas and hnas with --causal only"
     )
+    parser.add_argument("--segments", action="store_true", help="with packed sequences")
+    parser.add_argument("--window", action="store_true", help="with a window; needs --causal")
     parser.add_argument("--length", type=int, default=4096, help="only divisibility by 16 matters (default: 4096)")
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
     return parser
@@ -92,6 +94,10 @@ def _parse(arguments: Sequence[str]) -> Any:
     at_least_one(options, "length")
     if options.biased and not options.causal and not MIXED.keys().isdisjoint(options.attention):
         raise WrongUseError("--biased: dnas and hnas have kernels with a bias in causal order only; add --causal")
+    if options.window and not options.causal:
+        raise WrongUseError("--window: windows are in causal order only; add --causal")
+    if options.window and options.segments:
+        raise WrongUseError("--window: a call has a window or packed sequences, not both; omit --segments")
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
     if INTERPRETED:
@@ -137,14 +143,17 @@ def kernels_of(
     return [(HEAVY[role], kernel) for role, kernel in roles] if biased else roles
 
 
-def settings_of(variant: str, *, causal: bool, drops: bool, biased: bool) -> dict[str, Any]:
+def settings_of(
+    variant: str, *, causal: bool, drops: bool, biased: bool, segmented: bool = False, windowed: bool = False
+) -> dict[str, Any]:
     """Returns the constants with which the kernels of a variant are compiled."""
     settings: dict[str, Any] = {
         "CAUSAL": causal,
         "DROPS": drops,
         "BIASED": biased,
         "LEARNS": biased,
-        "SEGMENTED": False,
+        "SEGMENTED": segmented,
+        "WINDOWED": windowed,
     }
     if variant in MIXED:
         return settings | {"MIXED": MIXED[variant]}
@@ -156,7 +165,10 @@ def compiled_of(variant: str, capability: str, precision: str, width: int, optio
     """Returns the statistics of each kernel of a variant."""
     from seqarena.scripts.benchmark.compiled import compile_kernel  # noqa: PLC0415  # needs Triton
 
-    settings = settings_of(variant, causal=options.causal, drops=options.drops, biased=options.biased)
+    settings = settings_of(
+        variant, causal=options.causal, drops=options.drops, biased=options.biased, segmented=options.segments,
+        windowed=options.window,
+    )  # fmt: skip
     return [
         compile_kernel(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings, options.length)
         for role, kernel in kernels_of(variant, causal=options.causal, drops=options.drops, biased=options.biased)

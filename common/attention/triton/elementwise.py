@@ -3,7 +3,8 @@
 Tensors are flat: L heads of all examples, N queries, M keys, widths D and E of a head. Scores and sums are float32.
 Products of float32 tensors are never rounded to tf32. Callers set padding in queries, keys and values to 0, so that the
 only mask is the causal one, applied to tiles in which some keys are hidden. With BIASED, s_ij includes a bias (B H N M
-of any strides). With SEGMENTED, keys of other packed sequences are hidden (``segments``, B M).
+of any strides). With SEGMENTED, keys of other packed sequences are hidden (``segments``, B M); with WINDOWED, all but
+the ``window`` newest keys that the causal order shows.
 
 Beside the matrix products a kernel does as few operations per pair as possible. For polynomials the scale of the scores
 is part of the row factor (scale^power). The row factor multiplies the sum over keys, except in float16, where a cube
@@ -18,8 +19,11 @@ from seqarena.common.attention.triton.tiles import (
     block_of,
     dropout_keeps,
     in_one_segment,
+    is_in_order,
+    last_row,
     load_numbers,
     load_tile,
+    oldest_key,
     product,
     store_tile,
 )
@@ -85,29 +89,37 @@ def power(values, POWER: tl.constexpr):
 
 @triton.jit
 def mask_weights(
-    weights, row, position, row_bits, key_bits, segments, head, heads, rows, keys, memory, limit,
-    HIDES: tl.constexpr, DROPS: tl.constexpr, SEGMENTED: tl.constexpr,
+    weights, row, position, row_bits, key_bits, segments, head, heads, rows, keys, memory, window, limit,
+    HIDES: tl.constexpr, DROPS: tl.constexpr, SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """Sets weights to 0 at later keys, of other packed sequences, and where dropout drops them.
+    """Sets weights to 0 at later keys and those before the window, of other packed sequences, and by dropout.
 
     ``row`` and ``position`` are broadcast.
     """
     if SEGMENTED:
         weights = tl.where(in_one_segment(segments, head, heads, rows, keys, row, position), weights, 0.0)
     if HIDES:
-        weights = tl.where(position <= memory + row, weights, 0.0)
+        weights = tl.where(is_in_order(row, position, memory, window, WINDOWED), weights, 0.0)
     if DROPS:
         weights = tl.where(dropout_keeps(row_bits, key_bits, limit), weights, 0.0)
     return weights
 
 
 @triton.jit
-def visible_keys(first, keys, memory, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
-    """Returns the number of keys visible to all rows of a block, in whole tiles, and the number visible to its last."""
-    if CAUSAL:
-        return tl.minimum(keys, memory + first + 1) // KEYS * KEYS, tl.minimum(keys, memory + first + ROWS)
+def visible_keys(
+    first, keys, memory, window, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr
+):
+    """Returns the first key of a block of rows, the end of its tiles without a mask, and the end of its visible keys.
+
+    All but the end are in whole tiles. With a window all tiles have a mask.
+    """
+    if WINDOWED:
+        oldest = oldest_key(first, memory, window, KEYS)
+        return oldest, oldest, tl.minimum(keys, memory + first + ROWS)
+    elif CAUSAL:
+        return 0, tl.minimum(keys, memory + first + 1) // KEYS * KEYS, tl.minimum(keys, memory + first + ROWS)
     else:
-        return keys, keys
+        return 0, keys, keys
 
 
 @triton.jit
@@ -190,9 +202,9 @@ def score_gradient(scores, grad_weights, PHI: tl.constexpr, POWER: tl.constexpr)
 def elementwise_forward(
     query, key, value, out, row_scale, row_bits, key_bits, bias, row_real, key_real, segments,
     batch_stride, head_stride, row_stride, key_stride,
-    heads, rows, keys, width, value_width, scale, memory, limit,
+    heads, rows, keys, width, value_width, scale, memory, window, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
-    BIASED: tl.constexpr, SEGMENTED: tl.constexpr,
+    BIASED: tl.constexpr, SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes sum_j phi(s_ij)^power value_j times the row factor, for a block of rows of a head."""
@@ -202,9 +214,9 @@ def elementwise_forward(
     own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
     row_factor = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[:, None]
     total = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
-    seen, stop = visible_keys(first, keys, memory, ROWS, KEYS, CAUSAL)
+    oldest, seen, stop = visible_keys(first, keys, memory, window, ROWS, KEYS, CAUSAL, WINDOWED)
     for hides in tl.static_range(2 if CAUSAL else 1):
-        for start in range(seen if hides else 0, stop if hides else seen, KEYS):
+        for start in range(seen if hides else oldest, stop if hides else seen, KEYS):
             position = start + tl.arange(0, KEYS)
             others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
             values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
@@ -216,7 +228,7 @@ def elementwise_forward(
             weights = power(activation(scores, PHI), POWER)
             weights = mask_weights(
                 weights, row[:, None], position[None, :], own_bits, bits, segments, head, heads, rows, keys,
-                memory, limit, hides, DROPS, SEGMENTED,
+                memory, window, limit, hides, DROPS, SEGMENTED, WINDOWED,
             )  # fmt: skip
             if own.dtype == tl.float16:
                 weights *= row_factor
@@ -230,9 +242,9 @@ def elementwise_forward(
 def elementwise_backward_keys(
     query, key, value, grad, grad_key, grad_value, row_scale, row_bits, key_bits, bias, row_real, key_real, segments,
     batch_stride, head_stride, row_stride, key_stride,
-    heads, rows, keys, width, value_width, scale, memory, limit,
+    heads, rows, keys, width, value_width, scale, memory, window, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
-    BIASED: tl.constexpr, SEGMENTED: tl.constexpr,
+    BIASED: tl.constexpr, SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes the gradients of a block of keys and values of a head.
@@ -248,9 +260,14 @@ def elementwise_backward_keys(
     keys_total = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
     begin = tl.maximum(start - memory, 0) // ROWS * ROWS  # the first row to which a key of the block is visible
-    all_seen = tl.minimum(rows, tl.cdiv(tl.maximum(start + KEYS - 1 - memory, 0), ROWS) * ROWS) if CAUSAL else 0
+    if WINDOWED:
+        stop = last_row(start, rows, memory, window, KEYS)
+        all_seen = stop
+    else:
+        all_seen = tl.minimum(rows, tl.cdiv(tl.maximum(start + KEYS - 1 - memory, 0), ROWS) * ROWS) if CAUSAL else 0
+        stop = rows
     for hides in tl.static_range(2 if CAUSAL else 1):
-        for first in range(begin if hides else all_seen, all_seen if hides else rows, ROWS):
+        for first in range(begin if hides else all_seen, all_seen if hides else stop, ROWS):
             row = first + tl.arange(0, ROWS)
             queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
             grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
@@ -267,11 +284,11 @@ def elementwise_backward_keys(
             grad_scores = score_gradient(scores, grad_weights, PHI, POWER)
             weights = mask_weights(
                 weights, row[None, :], position[:, None], bits, own_bits, segments, head, heads, rows, keys,
-                memory, limit, hides, DROPS, SEGMENTED,
+                memory, window, limit, hides, DROPS, SEGMENTED, WINDOWED,
             )  # fmt: skip
             grad_scores = mask_weights(
                 grad_scores, row[None, :], position[:, None], bits, own_bits, segments, head, heads, rows, keys,
-                memory, limit, hides, DROPS, SEGMENTED,
+                memory, window, limit, hides, DROPS, SEGMENTED, WINDOWED,
             )  # fmt: skip
             values_total += product(weights.to(grads.dtype), grads)
             keys_total += product(grad_scores.to(queries.dtype), queries)
@@ -284,9 +301,9 @@ def elementwise_backward_keys(
 def elementwise_backward_queries(
     query, key, value, grad, grad_query, grad_bias, row_scale, row_bits, key_bits, bias, row_real, key_real, segments,
     batch_stride, head_stride, row_stride, key_stride,
-    heads, rows, keys, width, value_width, scale, memory, limit,
+    heads, rows, keys, width, value_width, scale, memory, window, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
-    BIASED: tl.constexpr, SEGMENTED: tl.constexpr, LEARNS: tl.constexpr,
+    BIASED: tl.constexpr, SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr, LEARNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes the gradient of a block of queries of a head, and with LEARNS that of their bias (L N M).
@@ -301,9 +318,9 @@ def elementwise_backward_queries(
     own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
     row_factor = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[:, None]
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
-    seen, stop = visible_keys(first, keys, memory, ROWS, KEYS, CAUSAL)
+    oldest, seen, stop = visible_keys(first, keys, memory, window, ROWS, KEYS, CAUSAL, WINDOWED)
     for hides in tl.static_range(2 if CAUSAL else 1):
-        for start in range(seen if hides else 0, stop if hides else seen, KEYS):
+        for start in range(seen if hides else oldest, stop if hides else seen, KEYS):
             position = start + tl.arange(0, KEYS)
             others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
             values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
@@ -318,7 +335,7 @@ def elementwise_backward_queries(
             grad_scores = score_gradient(scores, grad_weights, PHI, POWER)
             grad_scores = mask_weights(
                 grad_scores, row[:, None], position[None, :], own_bits, bits, segments, head, heads, rows, keys,
-                memory, limit, hides, DROPS, SEGMENTED,
+                memory, window, limit, hides, DROPS, SEGMENTED, WINDOWED,
             )  # fmt: skip
             if LEARNS:
                 store_bias_gradient(

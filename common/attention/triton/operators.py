@@ -47,6 +47,8 @@ class ElementwiseCall(NamedTuple):
     power: int
     causal: bool
     memory: int
+    window: int
+    """0 for no window."""
 
     def launcher(self) -> Callable[..., None]:
         """Returns a function that launches a kernel on tensors."""
@@ -60,7 +62,7 @@ class ElementwiseCall(NamedTuple):
                 kernel, HEAVY[role] if heavy else role, self.query, self.value,
                 (*tensors, self.row_scale, *bits, *bias, segments_of(self.query, self.segments)), memory=self.memory,
                 PHI=self.phi, POWER=self.power, CAUSAL=self.causal, BIASED=heavy, LEARNS=learns,
-                SEGMENTED=self.segments is not None, **settings,
+                SEGMENTED=self.segments is not None, window=self.window, WINDOWED=self.window > 0, **settings,
             )  # fmt: skip
 
         return launch
@@ -83,7 +85,7 @@ def attend_elementwise(
     query, key, value = visibility.clear(query, key, value, contiguous=True)
     output: Tensor = elementwise_forward(
         query, key, value, bias, scale, visibility.query_real, visibility.key_real, visibility.segments, seed, dropout,
-        rule.phi, rule.power, visibility.order == "causal", visibility.memory,
+        rule.phi, rule.power, visibility.order == "causal", visibility.memory, visibility.window or 0,
     )  # fmt: skip
     return output
 
@@ -109,12 +111,26 @@ def _row_scale(rule: ElementwiseRule, query: Tensor, key: Tensor, visibility: Vi
 def elementwise_forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, row_scale: Tensor, query_real: Tensor | None,
     key_real: Tensor | None, segments: Tensor | None, seed: Tensor, dropout: float, phi: str, power: int, causal: bool,
-    memory: int,
+    memory: int, window: int,
 ) -> Tensor:  # fmt: skip
     """Returns the output (B H N E) in the dtype of ``value``."""
     query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
     call = ElementwiseCall(
-        query, key, value, bias, row_scale, query_real, key_real, segments, seed, dropout, phi, power, causal, memory
+        query,
+        key,
+        value,
+        bias,
+        row_scale,
+        query_real,
+        key_real,
+        segments,
+        seed,
+        dropout,
+        phi,
+        power,
+        causal,
+        memory,
+        window,
     )
     out = value.new_empty(*query.shape[:3], value.shape[3])
     call.launcher()(elementwise.elementwise_forward, "forward", query, key, value, out)
@@ -125,12 +141,26 @@ def elementwise_forward(
 def elementwise_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, row_scale: Tensor,
     query_real: Tensor | None, key_real: Tensor | None, segments: Tensor | None, seed: Tensor, dropout: float,
-    phi: str, power: int, causal: bool, memory: int, learns: bool,
+    phi: str, power: int, causal: bool, memory: int, window: int, learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key, value and bias, the last without elements unless it ``learns``."""
     query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
     call = ElementwiseCall(
-        query, key, value, bias, row_scale, query_real, key_real, segments, seed, dropout, phi, power, causal, memory
+        query,
+        key,
+        value,
+        bias,
+        row_scale,
+        query_real,
+        key_real,
+        segments,
+        seed,
+        dropout,
+        phi,
+        power,
+        causal,
+        memory,
+        window,
     )
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
     grad_bias = bias_gradient(query, bias, learns)
@@ -164,7 +194,7 @@ def _setup_elementwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> Non
 def _elementwise_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     learns = ctx.needs_input_grad[3]
     *found, grad_bias = elementwise_backward(grad, *ctx.saved_tensors, *ctx.settings, learns)
-    return *found, grad_bias if learns else None, *([None] * 10)
+    return *found, grad_bias if learns else None, *([None] * 11)
 
 
 elementwise_forward.register_autograd(_elementwise_backward, setup_context=_setup_elementwise)

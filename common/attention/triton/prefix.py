@@ -2,12 +2,13 @@
 
 Notation: c_ij = logsumexp of s_i'j over the queries i' <= i to which key j is visible. T_ij = s_ij - c_ij. rho_i =
 logsumexp_j T_ij (``row_lse``). The weights are P_ij = exp(T_ij - rho_i). With MIXED, hybrid attention, as in
-``doubly_normalized.py``; DROPS is explained there, and the bias of BIASED in ``elementwise.py``.
+``doubly_normalized.py``; DROPS is explained there, and BIASED, SEGMENTED and WINDOWED in ``elementwise.py``.
 
-Queries are processed in blocks of ROWS. ``states`` (L, blocks + 1, M) has c_j before each block, and after the last.
-From it, and from the scores of a block, c_ij of that block follows. The gradient through c_ij runs back in time:
-``later`` (L, blocks, M) has, for each block, the sum over later rows i of g_ij exp(c_j - c_ij). There g_ij is the
-gradient of T_ij, and c_j is the value after the block. Logarithms have the base 2, and all statistics are float32.
+Queries are processed in blocks of ROWS. ``states`` (L, blocks + 1, M) has c_j before each block from which key j is
+visible, and after the last block. From it, and from the scores of a block, c_ij of that block follows. The gradient
+through c_ij runs back in time: ``later`` (L, blocks, M) has, for each such block, the sum over later rows i of g_ij
+exp(c_j - c_ij). There g_ij is the gradient of T_ij, and c_j is the value after the block. Logarithms have the base 2,
+and all statistics are float32.
 """
 
 import triton
@@ -25,8 +26,12 @@ from seqarena.common.attention.triton.elementwise import bias_of
 from seqarena.common.attention.triton.tiles import (
     bits_of,
     block_of,
+    in_one_segment,
+    is_in_order,
+    last_row,
     load_numbers,
     load_tile,
+    oldest_key,
     product,
     store_tile,
 )
@@ -56,17 +61,20 @@ def add_spans(one_lse, one, other_lse, other):
 
 @triton.jit
 def scores_of(
-    queries, others, query_real, key_real, bias, head, heads, rows, keys, first, start, memory, scale,
+    queries, others, query_real, key_real, bias, segments, head, heads, rows, keys, first, start, memory, window, scale,
     batch_stride, head_stride, row_stride, key_stride,
-    CAUSAL: tl.constexpr, BIASED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr, BIASED: tl.constexpr, SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Returns s_ij of a tile times log2(e); exactly -FAR for hidden pairs, even if their score is NaN."""
     row, position = (first + tl.arange(0, ROWS))[:, None], (start + tl.arange(0, KEYS))[None, :]
     scores = product(queries, tl.trans(others)) * scale
     visible = load_numbers(query_real + (head // heads) * rows, rows, first, ROWS, 0)[:, None] != 0
     visible = visible & (load_numbers(key_real + (head // heads) * keys, keys, start, KEYS, 0)[None, :] != 0)
+    if SEGMENTED:
+        visible = visible & in_one_segment(segments, head, heads, rows, keys, row, position)
     if CAUSAL:
-        visible = visible & (position <= memory + row)
+        visible = visible & is_in_order(row, position, memory, window, WINDOWED)
     if BIASED:
         scores += bias_of(
             bias, query_real, key_real, head, heads, rows, keys, row, position,
@@ -131,9 +139,9 @@ def score_gradients(
 
 @triton.jit
 def prefix_columns(
-    query, key, states, query_real, key_real, bias, batch_stride, head_stride, row_stride, key_stride,
-    heads, rows, keys, width, scale, memory,
-    CAUSAL: tl.constexpr, BIASED: tl.constexpr,
+    query, key, states, query_real, key_real, bias, segments, batch_stride, head_stride, row_stride, key_stride,
+    heads, rows, keys, width, scale, memory, window,
+    CAUSAL: tl.constexpr, BIASED: tl.constexpr, SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes ``states`` of a block of keys, given those before the first block of queries."""
@@ -143,12 +151,14 @@ def prefix_columns(
     blocks = tl.cdiv(rows, ROWS)
     state = load_numbers(states + head * (blocks + 1) * keys, keys, start, KEYS, -FAR)
     begin = tl.maximum(start - memory, 0) // ROWS if CAUSAL else 0
-    for block in range(begin, blocks):
+    stop = tl.cdiv(last_row(start, rows, memory, window, KEYS), ROWS) if WINDOWED else blocks
+    for block in range(begin, stop):
         tl.store(states + (head * (blocks + 1) + block) * keys + position, state, mask=position < keys)
         queries = load_tile(query + head * rows * width, rows, width, block * ROWS, ROWS, WIDTH)
         scores = scores_of(
-            queries, others, query_real, key_real, bias, head, heads, rows, keys, block * ROWS, start, memory, scale,
-            batch_stride, head_stride, row_stride, key_stride, CAUSAL, BIASED, ROWS, KEYS,
+            queries, others, query_real, key_real, bias, segments, head, heads, rows, keys, block * ROWS, start,
+            memory, window, scale, batch_stride, head_stride, row_stride, key_stride,
+            CAUSAL, BIASED, SEGMENTED, WINDOWED, ROWS, KEYS,
         )  # fmt: skip
         top = tl.maximum(state, tl.max(scores, 0))
         total = tl.sum(tl.exp2(scores - top[None, :]), 0) + tl.exp2(state - top)
@@ -159,9 +169,10 @@ def prefix_columns(
 @triton.jit
 def prefix_forward(
     query, key, value, states, out, row_lse, softmax_out, softmax_lse, row_bits, key_bits, query_real, key_real,
-    bias, batch_stride, head_stride, row_stride, key_stride,
-    heads, rows, keys, width, value_width, scale, memory, limit, kept,
+    bias, segments, batch_stride, head_stride, row_stride, key_stride,
+    heads, rows, keys, width, value_width, scale, memory, window, limit, kept,
     MIXED: tl.constexpr, CAUSAL: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr,
+    SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes sum_j P_ij value_j and rho_i (L N) of a block of queries; 0 and FAR for padded queries.
@@ -180,13 +191,15 @@ def prefix_forward(
         softmax_top = tl.full((ROWS,), -FAR, dtype=tl.float32)
         softmax_total = tl.zeros((ROWS,), dtype=tl.float32)
         softmax_mean = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
-    for start in range(0, tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys, KEYS):
+    oldest = oldest_key(first, memory, window, KEYS) if WINDOWED else 0
+    for start in range(oldest, tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys, KEYS):
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
         values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
         bits = bits_of(key_bits, head, keys, start + tl.arange(0, KEYS), DROPS)[None, :]
         scores = scores_of(
-            queries, others, query_real, key_real, bias, head, heads, rows, keys, first, start, memory, scale,
-            batch_stride, head_stride, row_stride, key_stride, CAUSAL, BIASED, ROWS, KEYS,
+            queries, others, query_real, key_real, bias, segments, head, heads, rows, keys, first, start,
+            memory, window, scale, batch_stride, head_stride, row_stride, key_stride,
+            CAUSAL, BIASED, SEGMENTED, WINDOWED, ROWS, KEYS,
         )  # fmt: skip
         lse = prefix_logsumexp(scores, load_numbers(states, keys, start, KEYS, -FAR))
         top, total, mean = add_tile(
@@ -209,9 +222,10 @@ def prefix_forward(
 @triton.jit
 def prefix_backward_keys(
     query, key, value, grad, states, row_lse, delta, softmax_lse, softmax_delta, mixing, grad_key, grad_value, later,
-    row_bits, key_bits, query_real, key_real, bias, batch_stride, head_stride, row_stride, key_stride,
-    heads, rows, keys, width, value_width, scale, memory, limit, kept,
+    row_bits, key_bits, query_real, key_real, bias, segments, batch_stride, head_stride, row_stride,
+    key_stride, heads, rows, keys, width, value_width, scale, memory, window, limit, kept,
     MIXED: tl.constexpr, CAUSAL: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr,
+    SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes ``later`` and the gradients of a block of keys and values, from the last block of queries back."""
@@ -226,8 +240,9 @@ def prefix_backward_keys(
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
     block_later = tl.zeros((KEYS,), dtype=tl.float32)
     begin = tl.maximum(start - memory, 0) // ROWS if CAUSAL else 0
-    for back in range(begin, blocks):
-        block = begin + blocks - 1 - back
+    stop = tl.cdiv(last_row(start, rows, memory, window, KEYS), ROWS) if WINDOWED else blocks
+    for back in range(begin, stop):
+        block = begin + stop - 1 - back
         first = block * ROWS
         tl.store(later + (head * blocks + block) * keys + position, block_later, mask=position < keys)
         before = load_numbers(states + (head * (blocks + 1) + block) * keys, keys, start, KEYS, -FAR)
@@ -235,8 +250,9 @@ def prefix_backward_keys(
         grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
         own_bits = bits_of(row_bits, head, rows, first + tl.arange(0, ROWS), DROPS)[:, None]
         scores = scores_of(
-            queries, others, query_real, key_real, bias, head, heads, rows, keys, first, start, memory, scale,
-            batch_stride, head_stride, row_stride, key_stride, CAUSAL, BIASED, ROWS, KEYS,
+            queries, others, query_real, key_real, bias, segments, head, heads, rows, keys, first, start,
+            memory, window, scale, batch_stride, head_stride, row_stride, key_stride,
+            CAUSAL, BIASED, SEGMENTED, WINDOWED, ROWS, KEYS,
         )  # fmt: skip
         grad_scores, weights, block_later = score_gradients(
             scores, before, block_later,
@@ -257,9 +273,10 @@ def prefix_backward_keys(
 @triton.jit
 def prefix_backward_queries(
     query, key, value, grad, states, row_lse, delta, softmax_lse, softmax_delta, mixing, later, grad_query, grad_bias,
-    row_bits, key_bits, query_real, key_real, bias, batch_stride, head_stride, row_stride, key_stride,
-    heads, rows, keys, width, value_width, scale, memory, limit, kept,
+    row_bits, key_bits, query_real, key_real, bias, segments, batch_stride, head_stride, row_stride,
+    key_stride, heads, rows, keys, width, value_width, scale, memory, window, limit, kept,
     MIXED: tl.constexpr, CAUSAL: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr, LEARNS: tl.constexpr,
+    SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes the gradient of a block of queries, and with LEARNS that of their bias (L N M).
@@ -276,14 +293,16 @@ def prefix_backward_queries(
     own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
     u = mixing_of(mixing, head, heads, MIXED)
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
-    for start in range(0, tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys, KEYS):
+    oldest = oldest_key(first, memory, window, KEYS) if WINDOWED else 0
+    for start in range(oldest, tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys, KEYS):
         position = start + tl.arange(0, KEYS)
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
         values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
         bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
         scores = scores_of(
-            queries, others, query_real, key_real, bias, head, heads, rows, keys, first, start, memory, scale,
-            batch_stride, head_stride, row_stride, key_stride, CAUSAL, BIASED, ROWS, KEYS,
+            queries, others, query_real, key_real, bias, segments, head, heads, rows, keys, first, start,
+            memory, window, scale, batch_stride, head_stride, row_stride, key_stride,
+            CAUSAL, BIASED, SEGMENTED, WINDOWED, ROWS, KEYS,
         )  # fmt: skip
         grad_scores, _, _ = score_gradients(
             scores, load_numbers(states, keys, start, KEYS, -FAR), load_numbers(later, keys, start, KEYS, 0.0),

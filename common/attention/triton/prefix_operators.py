@@ -9,7 +9,14 @@ from torch import Tensor
 from seqarena.common.attention.column_logsumexp import aligned_state
 from seqarena.common.attention.rule import EMPTY_LOGSUMEXP
 from seqarena.common.attention.triton import prefix
-from seqarena.common.attention.triton.arguments import bias_gradient, dropout_of, masks_of, row_products, seed_of
+from seqarena.common.attention.triton.arguments import (
+    bias_gradient,
+    dropout_of,
+    masks_of,
+    row_products,
+    seed_of,
+    segments_of,
+)
 from seqarena.common.attention.triton.launch import Role, choose_tiles, run
 from seqarena.common.attention.visibility import Visibility, for_backward
 from seqarena.common.shapes import EarlierLse
@@ -31,6 +38,8 @@ class PrefixCall(NamedTuple):
     query_real: Tensor | None
     """False for padding (B, N)."""
     key_real: Tensor | None
+    segments: Tensor | None
+    """Number of each key's packed sequence (B, M); the queries are the last keys."""
     seed: Tensor
     """Seed of dropout; a CPU tensor."""
     dropout: float
@@ -38,6 +47,8 @@ class PrefixCall(NamedTuple):
     """Whether the attention is hybrid."""
     causal: bool
     memory: int
+    window: int
+    """0 for no window."""
 
     def contiguous(self) -> "PrefixCall":
         """Returns the call with tensors as the kernels read them; they read the bias with any strides."""
@@ -78,8 +89,12 @@ class PrefixCall(NamedTuple):
         settings |= dict(zip(names, bias.stride(), strict=True))
         run(
             kernel, role, self.query, self.value,
-            (*tensors, *masks_of(self.query, self.key, self.query_real, self.key_real), bias),
-            memory=self.memory, CAUSAL=self.causal, BIASED=self.bias is not None, MIXED=self.mixed, **settings,
+            (
+                *tensors, *masks_of(self.query, self.key, self.query_real, self.key_real), bias,
+                segments_of(self.query, self.segments),
+            ),
+            memory=self.memory, window=self.window, CAUSAL=self.causal, BIASED=self.bias is not None, MIXED=self.mixed,
+            SEGMENTED=self.segments is not None, WINDOWED=self.window > 0, **settings,
         )  # fmt: skip
 
 
@@ -93,7 +108,7 @@ def attend_prefix(
         query: B H N D.
         key: B H M D.
         value: B H M E.
-        visibility: Padding, and an order.
+        visibility: An order, and padding, segments or a window.
         bias: B H N M, or None.
         dropout: Probability of dropping a weight.
         mixing: u of each head (H), for hybrid attention, whose halves are computed from the same scores.
@@ -104,8 +119,9 @@ def attend_prefix(
     query, key, value = visibility.clear(query, key, value, contiguous=True)
     u = query.new_zeros(0, dtype=torch.float32) if mixing is None else mixing.float()
     output, last, *_ = prefix_forward(
-        query, key, value, bias, u, state, visibility.query_real, visibility.key_real, seed_of(dropout, query.device),
-        dropout, mixing is not None, visibility.order == "causal", visibility.memory,
+        query, key, value, bias, u, state, visibility.query_real, visibility.key_real, visibility.segments,
+        seed_of(dropout, query.device), dropout, mixing is not None, visibility.order == "causal", visibility.memory,
+        visibility.window or 0,
     )  # fmt: skip
     return output, (last * math.log(2)).clamp(min=EMPTY_LOGSUMEXP)
 
@@ -113,8 +129,8 @@ def attend_prefix(
 @torch.library.custom_op("seqarena::triton_prefix", mutates_args=())
 def prefix_forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, mixing: Tensor, state: Tensor | None,
-    query_real: Tensor | None, key_real: Tensor | None, seed: Tensor, dropout: float, mixed: bool, causal: bool,
-    memory: int,
+    query_real: Tensor | None, key_real: Tensor | None, segments: Tensor | None, seed: Tensor, dropout: float,
+    mixed: bool, causal: bool, memory: int, window: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the output (B H N E) in the dtype of ``value``, and intermediate results for the gradients.
 
@@ -122,7 +138,21 @@ def prefix_forward(
     halves, and the logsumexp of the softmax as rho_i.
     """
     call = PrefixCall(
-        query, key, value, bias, mixing, state, query_real, key_real, seed, dropout, mixed, causal, memory
+        query,
+        key,
+        value,
+        bias,
+        mixing,
+        state,
+        query_real,
+        key_real,
+        segments,
+        seed,
+        dropout,
+        mixed,
+        causal,
+        memory,
+        window,
     ).contiguous()
     out, last, row_lse, doubly, softmax, softmax_lse = call.empty_results()
     bits, settings = dropout_of(query, key, seed, dropout)
@@ -141,12 +171,26 @@ def prefix_forward(
 def prefix_backward(
     grad: Tensor, out: Tensor, row_lse: Tensor, doubly: Tensor, softmax: Tensor, softmax_lse: Tensor,
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, mixing: Tensor, state: Tensor | None,
-    query_real: Tensor | None, key_real: Tensor | None, seed: Tensor, dropout: float, mixed: bool, causal: bool,
-    memory: int, learns: bool,
+    query_real: Tensor | None, key_real: Tensor | None, segments: Tensor | None, seed: Tensor, dropout: float,
+    mixed: bool, causal: bool, memory: int, window: int, learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key, value, bias and mixing; that of a bias has no elements unless it learns."""
     call = PrefixCall(
-        query, key, value, bias, mixing, state, query_real, key_real, seed, dropout, mixed, causal, memory
+        query,
+        key,
+        value,
+        bias,
+        mixing,
+        state,
+        query_real,
+        key_real,
+        segments,
+        seed,
+        dropout,
+        mixed,
+        causal,
+        memory,
+        window,
     ).contiguous()
     query, key, value = call.query, call.key, call.value
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
@@ -184,18 +228,18 @@ def _(*given: Any) -> tuple[Tensor, ...]:
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     out, _last, *more = output
-    ctx.save_for_backward(out, *more, *map(for_backward, inputs[:9]))
-    ctx.settings = inputs[9:]
+    ctx.save_for_backward(out, *more, *map(for_backward, inputs[:10]))
+    ctx.settings = inputs[10:]
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * 13
+        return (None,) * 15
     learns = ctx.needs_input_grad[3]
     *found, grad_bias, grad_mixing = prefix_backward(grad, *ctx.saved_tensors, *ctx.settings, learns)
-    return *found, grad_bias if learns else None, grad_mixing, *([None] * 8)
+    return *found, grad_bias if learns else None, grad_mixing, *([None] * 10)
 
 
 prefix_forward.register_autograd(_backward, setup_context=_setup_context)

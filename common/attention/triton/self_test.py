@@ -3,6 +3,7 @@
 The kernels were developed with Triton's interpreter, without a GPU. Compilers and GPUs may behave differently.
 """
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import torch
@@ -12,7 +13,7 @@ from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rule import Rule
 from seqarena.common.attention.triton.available import INTERPRETED, LEAST_WIDTH, MOST_WIDTH, warn_once
-from seqarena.common.attention.visibility import Order, Visibility, assume_constant_result
+from seqarena.common.attention.visibility import CallOption, Order, Visibility, assume_constant_result
 from seqarena.common.errors import WrongUseError
 
 TEST_LENGTHS = ((200, 5), (208, 0))
@@ -22,7 +23,11 @@ QUERY_FACTORS = (1.0, 20.0)
 """Factors of the queries in the tests of prefix forms, for each of ``TEST_LENGTHS``. With the second one the scores of
 a column differ so much that the kernels scan their logarithms."""
 SEGMENT = 50
-"""Length of the packed sequences in the tests, which is no multiple of a tile."""
+"""Length of the packed sequences and of the window in the tests, which is no multiple of a tile."""
+DROPOUT = 0.1
+"""Probability of dropout in the tests."""
+COMPILED: tuple[CallOption, ...] = ("bias", "dropout", "segments", "window")
+"""Options of a call for which other kernels are compiled."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Maximum difference from the engine's results in float64, relative to their maximum."""
 FAULTS: dict[str, str | None] = {}
@@ -37,42 +42,44 @@ def fault_of(rule: Rule, inputs: Inputs) -> str | None:
     widths = [query.shape[3], value.shape[3]]
     if torch.compiler.is_compiling():  # a width may be symbolic; comparing it with each number makes it concrete
         widths = [number for each in widths for number in range(LEAST_WIDTH, MOST_WIDTH + 1) if number == each]
-    order, dropout = inputs.visibility.order, 0.1 if inputs.dropout > 0 else 0.0
-    biased, packed = inputs.bias is not None, inputs.visibility.segments is not None
-    found: str | None = cached_fault(
-        rule, query.dtype, query.device, widths[0], widths[1], order, dropout, biased, packed
-    )
+    visibility = inputs.visibility
+    used = visibility.call_options(bias=inputs.bias is not None, dropout=inputs.dropout > 0)
+    options = tuple(each for each in COMPILED if each in used)
+    found: str | None = cached_fault(rule, query.dtype, query.device, widths[0], widths[1], visibility.order, options)
     return found
 
 
 @assume_constant_result  # computed while a model is compiled
 def cached_fault(
-    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, order: Order, dropout: float,
-    biased: bool = False, packed: bool = False,
+    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, order: Order,
+    options: Collection[CallOption] = (),
 ) -> str | None:  # fmt: skip
     """Returns the result of ``find_fault``, cached."""
-    kind = f"{rule.text} {dtype} {device} {width} {value_width} {order} {dropout > 0} {biased} {packed}"
+    kind = f"{rule.text} {dtype} {device} {width} {value_width} {order} {options}"
     if kind not in FAULTS:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # a test cannot run during capture
             return (
                 "the kernel has not been tested yet and cannot be while a CUDA graph is captured; call it once before"
             )
-        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, order, dropout, biased, packed)
+        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, order, options)
         if FAULTS[kind] is not None:
             warn_once(str(FAULTS[kind]))
     return FAULTS[kind]
 
 
 def find_fault(
-    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, order: Order, dropout: float,
-    biased: bool = False, packed: bool = False,
+    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, order: Order,
+    options: Collection[CallOption] = (),
 ) -> str | None:  # fmt: skip
-    """Tests the kernels of a rule on small examples; returns a description of the fault, or None."""
+    """Tests the kernels of a rule on small examples; returns a description of the fault, or None.
+
+    ``options``: those of ``COMPILED`` that the examples have.
+    """
     try:
         both = []
         for (length, memory), factor in zip(TEST_LENGTHS, QUERY_FACTORS, strict=True):
             lengths = (length, length + (memory if order == "causal" else 0))
-            both += examples(rule, dtype, device, (width, value_width), lengths, order, dropout, biased, factor, packed)
+            both += examples(rule, dtype, device, (width, value_width), lengths, order, options, factor)
     except WrongUseError:
         raise
     except Exception as error:  # Triton, its compiler and the driver raise errors of many classes
@@ -86,7 +93,7 @@ def find_fault(
 
 def examples(
     rule: Rule, dtype: torch.dtype, device: torch.device, widths: tuple[int, int], lengths: tuple[int, int],
-    order: Order, dropout: float, biased: bool, factor: float, packed: bool = False,
+    order: Order, options: Collection[CallOption], factor: float,
 ) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
     """Returns pairs of output and gradients of a small example: by the kernels, and by the engine in float64.
 
@@ -99,10 +106,12 @@ def examples(
         (rows, keys), memory = lengths, lengths[1] - lengths[0]
         key_real = torch.ones(2, keys, dtype=torch.bool, device=device)
         key_real[1, memory + rows // 2 :] = False
-        segments = (torch.arange(keys, device=device) // SEGMENT).expand(2, -1) if packed else None
+        segments = (torch.arange(keys, device=device) // SEGMENT).expand(2, -1) if "segments" in options else None
         visibility = Visibility(
-            query_real=key_real[:, memory:], key_real=key_real, order=order, memory=memory, segments=segments
-        )
+            query_real=key_real[:, memory:], key_real=key_real, order=order, memory=memory, segments=segments,
+            window=SEGMENT if "window" in options else None,
+        )  # fmt: skip
+        biased, dropout = "bias" in options, DROPOUT if "dropout" in options else 0.0
         torch.manual_seed(0)
         qkv = [
             torch.randn(2, 2, each, width, device=device).to(dtype).requires_grad_()

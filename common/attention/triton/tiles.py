@@ -62,6 +62,27 @@ def in_one_segment(segments, head, heads, rows, keys, row, position):
 
 
 @triton.jit
+def is_in_order(row, position, memory, window, WINDOWED: tl.constexpr):
+    """Returns which pairs of row and key, broadcast, are in causal order: no later key, and none before the window."""
+    visible = position <= memory + row
+    if WINDOWED:
+        visible = visible & (position > memory + row - window)
+    return visible
+
+
+@triton.jit
+def oldest_key(first, memory, window, KEYS: tl.constexpr):
+    """Returns the start of the tile with the oldest key in the window of a block of rows."""
+    return tl.maximum(memory + first - window + 1, 0) // KEYS * KEYS
+
+
+@triton.jit
+def last_row(start, rows, memory, window, KEYS: tl.constexpr):
+    """Returns the end of the rows whose window has a key of a block."""
+    return tl.minimum(rows, tl.maximum(start + KEYS - 1 - memory + window, 0))
+
+
+@triton.jit
 def bits_of(bits, head, length, position, DROPS: tl.constexpr):
     """Returns the random bits of positions for dropout; an unused value without dropout."""
     if DROPS:

@@ -230,11 +230,11 @@ def test_operators_pass_pytorchs_own_check(name: str) -> None:
             torch.library.opcheck(operators.doubly_normalized_forward, given)
         return
     rule: Any = find_attention(name).build(heads=2).rule
-    for dropout, segments in ((0.0, None), (0.3, torch.arange(40).view(2, 20) // 7)):
+    for dropout, segments, window in ((0.0, None, 4), (0.3, torch.arange(40).view(2, 20) // 7, 0)):
         torch.library.opcheck(
             operators.elementwise_forward,
             (query, key, value, None, torch.ones(2, 20), None, None, segments, torch.tensor(7), dropout, rule.phi,
-             rule.power, True, 0),
+             rule.power, True, 0, window),
         )  # fmt: skip
 
 
@@ -295,10 +295,6 @@ def test_where_they_cannot_run_the_reason_is_told(
         ((query, key.half(), value, plain, None), "expected one dtype"),
         ((query, key, value.double(), plain, None), "expected one dtype"),
         ((query.repeat(1, 1, 1, 9), key, value, plain, None), "heads are 144 and 16 wide, expected 1 to 128"),
-        (
-            (query, key, value, Visibility(order="causal", window=3), None),
-            "windows are not supported",
-        ),
     ):
         reason = conditions.triton(Inputs(*changed, 0.0))
         assert reason is not None
@@ -325,11 +321,11 @@ def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(
     assert rule is not None
     look = self_test.find_fault
     monkeypatch.setattr(self_test, "TEST_LENGTHS", ((40, 5), (48, 0)))
-    given = (torch.float32, torch.device("cpu"), 16, 24, order, 0.2)
+    given = (torch.float32, torch.device("cpu"), 16, 24, order)
     state = torch.get_rng_state()
     with torch.inference_mode():
-        assert look(rule, *given) is None
-        assert order == "none" or look(rule, *given, True) is None
+        assert look(rule, *given, ("dropout",)) is None
+        assert order == "none" or look(rule, *given, ("bias", "window")) is None
     assert torch.equal(state, torch.get_rng_state())
     attend = "attend_elementwise" if name == "x3" else "attend_doubly_normalized"
     right = getattr(operators, attend)

@@ -91,7 +91,7 @@ def test_the_operator_with_a_bias_passes_pytorchs_own_check(trained: bool) -> No
     bias, real = torch.randn(2, 2, 20, 20, requires_grad=trained), torch.ones(2, 20, dtype=torch.bool)
     torch.library.opcheck(
         operators.elementwise_forward,
-        (*inputs(20, 20), bias, torch.ones(2, 20), None, real, None, torch.tensor(7), 0.0, "x", 3, True, 0),
+        (*inputs(20, 20), bias, torch.ones(2, 20), None, real, None, torch.tensor(7), 0.0, "x", 3, True, 0, 0),
     )
 
 

@@ -196,14 +196,9 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
     query, key, value = inputs(20, 20, value_width=24)
     long = torch.empty(1, 1, 1, 16).expand(1, 1, 2**28, 16)
     assert conditions.triton(Inputs(long, key, value, Visibility(), None, 0.0)) == "a head has 2^31 elements or more"
-    assert "windows are not supported" in str(
-        conditions.triton(Inputs(query, key, value, Visibility(order="causal", window=4), None, 0.0))
-    )
     wide = value[..., :1].expand(-1, -1, -1, 257)
     assert "16 and 257 wide" in str(conditions.triton(Inputs(query, key, wide, Visibility(), None, 0.0)))
     hnas = find_attention("hnas").build(heads=2)
-    packed = Visibility(order="causal", segments=torch.zeros(2, 20, dtype=torch.int64))
-    assert hnas.compute("triton", query, key, value, packed) is None
     assert hnas.compute("triton", query, key, value, Visibility()) is not None
     assert hnas.compute("triton", query, key, value, Visibility(), torch.zeros(1, 1, 20, 20)) is None
     twice = type(find_attention("dnas"))(iterations=2).build(heads=2)  # type: ignore[call-arg]
@@ -227,7 +222,7 @@ def test_one_wrong_number_is_enough(which: str, monkeypatch: pytest.MonkeyPatch)
         return list(found.values())
 
     monkeypatch.setattr(self_test, "examples", wrong)
-    told = self_test.find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, "none", 0.0)
+    told = self_test.find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, "none")
     assert "are wrong on this GPU" in str(told)
     assert {length % 16 == 0 for length, _ in looked} == {True, False}
 
@@ -248,10 +243,12 @@ def test_what_is_looked_at_is_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     bias, packed = torch.zeros(2, 2, 20, 20), Visibility(segments=torch.zeros(2, 20, dtype=torch.long))
     find_attention("x3").build(heads=2).compute("triton", *inputs(20, 20, value_width=24), Visibility(), bias)
     find_attention("x3").build(heads=2).compute("triton", *inputs(20, 20, value_width=24), packed)
+    window = Visibility(order="causal", window=3)
+    find_attention("x3").build(heads=2).compute("triton", *inputs(20, 20, value_width=24), window)
     cpu = torch.device("cpu")
-    plain = (False, False)
     assert asked == [
-        (torch.float32, cpu, 16, 24, "none", 0.0, *plain), (torch.float16, cpu, 16, 24, "none", 0.0, *plain),
-        (torch.float32, cpu, 16, 24, "causal", 0.0, *plain), (torch.float32, cpu, 16, 24, "none", 0.1, *plain),
-        (torch.float32, cpu, 16, 24, "none", 0.0, True, False), (torch.float32, cpu, 16, 24, "none", 0.0, False, True),
+        (torch.float32, cpu, 16, 24, "none", ()), (torch.float16, cpu, 16, 24, "none", ()),
+        (torch.float32, cpu, 16, 24, "causal", ()), (torch.float32, cpu, 16, 24, "none", ("dropout",)),
+        (torch.float32, cpu, 16, 24, "none", ("bias",)), (torch.float32, cpu, 16, 24, "none", ("segments",)),
+        (torch.float32, cpu, 16, 24, "causal", ("window",)),
     ]  # fmt: skip

@@ -56,8 +56,9 @@ def test_kernels_compile_for_cards_that_are_not_here(options: str, kernels: int)
 def test_prefix_kernels_compile_for_cards_that_are_not_here() -> None:
     """With all that they may have, at the largest width, for a card with little shared memory."""
     options = ["--capability", "8.0", "--precision", "bfloat16", "float32", "--head-dim", "128"]
-    found = compiled("--attention", "hnas", "--causal", "--drops", "--biased", *options)
-    assert len(found) == 2 * 4
+    options += ["--causal", "--drops", "--biased"]
+    found = [each for kind in ("segments", "window") for each in compiled("--attention", "hnas", f"--{kind}", *options)]
+    assert len(found) == 2 * 2 * 4
     for each in found:
         assert 0 < each["shared_bytes"] <= 99 * 1024
         assert each["spills"] <= (0 if each["precision"] == "bfloat16" else 40), each
@@ -83,5 +84,6 @@ def test_kernels_compile_for_amd(architecture: str) -> None:
 
 
 def test_every_variant_compiles_in_order_and_with_dropout() -> None:
-    found = compiled("--attention", *NAMES, "--head-dim", "16", "--causal", "--drops", "--precision", "float16")
-    assert len(found) == 3 * len(NAMES)
+    options = ["--head-dim", "16", "--causal", "--drops", "--precision", "float16"]
+    assert len(compiled("--attention", *NAMES, *options)) == 3 * len(NAMES)
+    assert len(compiled("--attention", "x3", "--window", *options)) == 3

@@ -136,7 +136,7 @@ def test_the_self_test_runs_both_scans(function: str, monkeypatch: pytest.Monkey
         __call__ = fn
 
     monkeypatch.setattr(prefix, function, Wrong())
-    told = self_test.find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, "causal", 0.0)
+    told = self_test.find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, "causal")
     assert "are wrong on this GPU" in str(told)
 
 
@@ -174,10 +174,13 @@ def test_prefix_operators_pass_pytorchs_own_check(name: str) -> None:
     mixed, real = name == "hnas", torch.ones(2, 20, dtype=torch.bool)
     u = torch.tensor([0.3, 0.6], requires_grad=True) if mixed else torch.zeros(0)
     bias = torch.zeros(2, 2, 20, 20, requires_grad=True)
-    for given, dropout in (((bias, u, torch.zeros(2, 2, 20), real, real), 0.3), ((None, u, None, None, None), 0.0)):
+    segments, seed = torch.arange(40).view(2, 20) // 7, torch.tensor(7)
+    for given, dropout, window in (
+        ((bias, u, torch.zeros(2, 2, 20), real, real, None), 0.3, 4), ((None, u, None, None, None, segments), 0.0, 0)
+    ):  # fmt: skip
         torch.library.opcheck(
-            prefix_operators.prefix_forward, (query, key, value, *given, torch.tensor(7), dropout, mixed, True, 0)
-        )  # fmt: skip
+            prefix_operators.prefix_forward, (query, key, value, *given, seed, dropout, mixed, True, 0, window)
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)

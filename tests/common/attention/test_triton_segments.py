@@ -1,4 +1,4 @@
-"""The CUDA kernels on packed sequences, through Triton's interpreter: against float64 formulas, and with dropout."""
+"""The CUDA kernels on packed sequences and with windows, by Triton's interpreter: against formulas, with dropout."""
 
 from dataclasses import replace
 
@@ -16,11 +16,13 @@ from tests.common.attention.test_triton import (
     require_close,
     require_same_dropout,
 )
+from tests.common.attention.test_triton_bias import bias_of
 
 pytestmark = INTERPRETED
 LENGTH = 70
 CASES = [("x3", "none"), ("x3", "causal"), ("x3-14", "none"), ("gelu", "causal"), ("exp", "none"), ("dnas", "none"),
-         ("hnas", "none")]  # fmt: skip
+         ("hnas", "none"), ("dnas", "causal"), ("hnas", "causal")]  # fmt: skip
+WINDOWS = (1, 9, 33, 200)
 
 
 def packed(order: str, memory: int = 0) -> Visibility:
@@ -42,6 +44,43 @@ def test_packed_sequences_are_the_formula(name: str, order: str) -> None:
     require_close(both(kernel, given, visibility), exact(kernel, given, visibility), tolerance)
 
 
+@pytest.mark.parametrize("name", ["x3", "gelu", "dnas", "hnas"])
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("memory", [0, 45])
+def test_windows_are_the_formula(name: str, window: int, memory: int) -> None:
+    """From the own token alone to a window longer than the sequence; with memory, keys that no query sees."""
+    kernel = find_attention(name).build(heads=2)
+    visibility = replace(padded(LENGTH, LENGTH + memory, "causal", memory), window=window)
+    given = poisoned(inputs(LENGTH, LENGTH + memory, times=0.5), visibility)
+    require_close(both(kernel, given, visibility), exact(kernel, given, visibility), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["x3", "dnas", "hnas"])
+def test_a_bias_and_a_window_are_the_formula(name: str) -> None:
+    """As in an evaluation of Transformer-XL in which all tokens attend to the same number of others."""
+    kernel = find_attention(name).build(heads=2)
+    visibility = replace(padded(LENGTH, LENGTH + 20, "causal", 20), window=20)
+    given = poisoned(inputs(LENGTH, LENGTH + 20, times=0.5), visibility)
+    given.append(bias_of("trained", LENGTH, LENGTH + 20, visibility))
+    require_close(both(kernel, given, visibility), exact(kernel, given, visibility), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["dnas", "hnas"])
+@pytest.mark.parametrize("kind", ["window", "segments"])
+def test_steps_with_a_window_or_packed_sequences_pass_the_state_on(name: str, kind: str) -> None:
+    """A text in two pieces is the text in one, also for keys that leave the window in the second piece."""
+    kernel, given = find_attention(name).build(heads=2), inputs(LENGTH, LENGTH)
+    segments = (torch.arange(LENGTH) // 27).expand(2, -1) if kind == "segments" else None
+    whole = Visibility(order="causal", segments=segments, window=25 if kind == "window" else None)
+    query, key, value = given
+    expected, expected_state = kernel.step(None, query, key, value, whole)
+    early = replace(whole, segments=None if segments is None else segments[:, :40])
+    first, state = kernel.step(None, query[:, :, :40], key[:, :, :40], value[:, :, :40], early)
+    second, last = kernel.step(state, query[:, :, 40:], key, value, replace(whole, memory=40))
+    torch.testing.assert_close(torch.cat([first, second], dim=2), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(last, expected_state, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["x3", "dnas", "hnas"])
 def test_a_packed_sequence_is_computed_as_if_alone(name: str) -> None:
     """Nothing of another sequence of the row reaches it, in the output or in a gradient."""
@@ -60,8 +99,11 @@ def test_a_packed_sequence_is_computed_as_if_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x3", "gelu", "dnas", "hnas"])
-def test_dropout_of_packed_sequences_is_that_of_the_engine(name: str) -> None:
-    require_same_dropout(find_attention(name).build(heads=2, dropout=0.4), inputs(LENGTH, LENGTH), packed("none"))
+@pytest.mark.parametrize("kind", ["packed", "packed in order", "window"])
+def test_dropout_of_packed_sequences_and_windows_is_that_of_the_engine(name: str, kind: str) -> None:
+    window = Visibility(order="causal", window=20)
+    visibility = {"packed": packed("none"), "packed in order": packed("causal"), "window": window}[kind]
+    require_same_dropout(find_attention(name).build(heads=2, dropout=0.4), inputs(LENGTH, LENGTH), visibility)
 
 
 @pytest.mark.parametrize("name", ["x3", "dnas", "hnas"])
@@ -89,8 +131,8 @@ def test_the_test_before_the_first_use_has_packed_sequences(order: str) -> None:
 
     rule = find_attention("x3").build(heads=2).rule
     assert rule is not None
-    assert find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, order, 0.1, packed=True) is None  # type: ignore[arg-type]
+    assert find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, order, ("dropout", "segments")) is None  # type: ignore[arg-type]
     if order == "none":
         of_dnas = find_attention("dnas").build(heads=2).rule
         assert of_dnas is not None
-        assert find_fault(of_dnas, torch.float32, torch.device("cpu"), 16, 16, "none", 0.0, packed=True) is None
+        assert find_fault(of_dnas, torch.float32, torch.device("cpu"), 16, 16, "none", ("segments",)) is None
