@@ -123,7 +123,9 @@ def test_a_slow_implementation_on_a_gpu_is_told_once(monkeypatch: pytest.MonkeyP
         return told
 
     assert said("x3", width=144) == ["heads are 144 and 144 wide, expected 1 to 128"]
-    assert said("dnas", visibility=Visibility(order="causal", window=3)) == []
+    assert said("dnas", width=150, visibility=Visibility(order="causal")) == [
+        "heads are 150 and 150 wide, expected 1 to 128"
+    ]
     assert said("x3", width=144, length=64) == []
     query, key, value = torch.randn(3, 1, 2, 64, 144)
     assert find_attention("x3").build(heads=2).explain(query.as_subclass(OnGpu), key, value, PLAIN)[0] == "reference"
