@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 Rows = Sequence[Sequence[str]]
+TableParts = tuple[str, Sequence[str], Rows, Sequence[str]]
+"""Title, headings, rows and notes."""
 LONGEST_NAME, LONGEST_NOTE = 60, 118
 SHORTEST_NAME = 16
 """Width to which the first column of a table that is too wide is reduced, with its names on several lines."""

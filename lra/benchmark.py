@@ -27,7 +27,8 @@ from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
 from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.package import build
-from seqarena.common.tables import render
+from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.tables import TableParts
 from seqarena.common.training.runtime import seed_torch
 from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.data import Sequences
@@ -51,7 +52,7 @@ def parser() -> Parser:
     made.add_argument("--steps", type=int, default=200, help="training steps (default: 200)")
     made.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0 on (default: 3)")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
-    made.add_argument("--json", action="store_true", help="print the losses of all steps as one JSON object")
+    add_save_option(made, json_help="print the losses of all steps as one JSON object")
     return made
 
 
@@ -160,11 +161,14 @@ def run(arguments: Sequence[str]) -> int:
         for name, runs in variants.items():
             print(f"{name} ...", file=sys.stderr)
             found[name] = measure(options, runs, name)
-    print(json.dumps(found) if options.json else table(found, options))
+    if options.json:
+        print(json.dumps(found))
+    else:
+        show(options, parser().prog, arguments, *table(found, options))
     return 0
 
 
-def table(found: Mapping[str, Mapping[str, Any]], options: Namespace) -> str:
+def table(found: Mapping[str, Mapping[str, Any]], options: Namespace) -> TableParts:
     """Returns the table of all variants."""
     rows = []
     for name, each in found.items():
@@ -180,4 +184,4 @@ def table(found: Mapping[str, Mapping[str, Any]], options: Namespace) -> str:
         f"ms per step: processor time, medians, {torch.get_num_threads()} thread(s)",
     ]
     headings = ["variant", "loss, ours", "loss, theirs", "difference / seed noise", "ms per step", "ratio"]
-    return render(f"beside the authors' code: listops, preset {options.preset}", headings, rows, notes, "terminal")
+    return f"beside the authors' code: listops, preset {options.preset}", headings, rows, notes

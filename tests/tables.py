@@ -17,15 +17,17 @@ from statistics import fmean
 
 from seqarena.common.runs.config import to_json
 from seqarena.scripts import leaderboard, report
-from seqarena.scripts.benchmark import gpu
+from seqarena.scripts.benchmark import gpu, show
 from seqarena.scripts.figures.depth import ARMS, FASTER, FULL, RIVALS, VERSION
 from seqarena.scripts.figures.trainings import end_of
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGE = ROOT / "docs" / "index.html"
-TABLE = re.compile(r"(<!-- seqarena (leaderboard|benchmark gpu) (.*?)-->\n).*?(<!-- end of the table -->)", re.DOTALL)
-COMMANDS = {"leaderboard": leaderboard.run, "benchmark gpu": gpu.run}
+TABLE = re.compile(
+    r"(<!-- seqarena (leaderboard|benchmark (?:gpu|show)) (.*?)-->\n).*?(<!-- end of the table -->)", re.DOTALL
+)
+COMMANDS = {"leaderboard": leaderboard.run, "benchmark gpu": gpu.run, "benchmark show": show.run}
 
 DEPTH = re.compile(r"(<!-- depth trainings: (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
 

@@ -36,6 +36,7 @@ from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
 from seqarena.qa import official
 from seqarena.scripts import curves, figures, leaderboard, prepare, price, report, selftest, sweep, variants
 from seqarena.scripts.benchmark import attention, gpu, kernels, layers, step, step_profile, tiles
+from seqarena.scripts.benchmark import show as show_benchmark
 from seqarena.scripts.benchmark.selection import chosen
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import COMMANDS
@@ -102,6 +103,7 @@ PARSERS = {
     ("vqa", "evaluate"): vqa_score.evaluate_parser().parse_args,
     ("vqa", "answers"): vqa_score.answers_parser().parse_args,
     ("benchmark", "views"): seqarena.vqa.benchmark.parser().parse_args,
+    ("benchmark", "show"): show_benchmark.parser().parse_args,
     ("vqa", "show"): show.parser().parse_args,
     ("vqa", "submit"): submit.parser().parse_args,
     ("vqa", "features"): convert.parser().parse_args,

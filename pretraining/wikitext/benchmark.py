@@ -14,7 +14,7 @@ from torch import Tensor
 from seqarena.common.errors import WrongUseError
 from seqarena.common.parser import Parser, at_least_one
 from seqarena.common.runs.cli import build_run
-from seqarena.common.tables import render
+from seqarena.common.saved_table import add_save_option, show
 from seqarena.common.training.runtime import device_name, make_accelerator, seed_torch
 from seqarena.pretraining.__main__ import PACKAGE
 from seqarena.pretraining.transformer_xl import Memory, Model, TransformerXL
@@ -147,7 +147,7 @@ def parser() -> Parser:
     made.add_argument("--task", default="wikitext2", help="task of pretraining (default: wikitext2)")
     made.add_argument("--preset", default="small", help="preset to start from (default: small)")
     made.add_argument("--repeats", type=int, default=12, help="timed segments (default: 12)")
-    made.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
+    add_save_option(made, json_help="print the measurements as one JSON object")
     return made
 
 
@@ -205,5 +205,6 @@ def run(arguments: Sequence[str]) -> int:
         f"{device_name(make_accelerator('float32').device)}, float32",
     ]
     headings = ["", "ours, ms", "other, ms", "ratio", "loss difference"]
-    print(render(f"against the published formulation: preset {chosen.preset}", headings, rows, notes, "terminal"))
+    title = f"against the published formulation: preset {chosen.preset}"
+    show(options, parser().prog, arguments, title, headings, rows, notes)
     return 0

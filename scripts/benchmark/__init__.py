@@ -8,7 +8,7 @@ import seqarena.qa.benchmark
 import seqarena.summarization.benchmark
 import seqarena.vqa.benchmark
 from seqarena.common.errors import look_up
-from seqarena.scripts.benchmark import attention, gpu, kernels, layers, step, step_profile, tiles
+from seqarena.scripts.benchmark import attention, gpu, kernels, layers, show, step, step_profile, tiles
 
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark layers ...
@@ -22,6 +22,7 @@ USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark transformer-xl ...
        seqarena benchmark lra-code ...
        seqarena benchmark views ...
+       seqarena benchmark show FILE ...
 
   attention        time and memory of each variant by length (attention --help)
   layers           whole attention layers, token mixers included, beside softmax by length (layers --help)
@@ -34,7 +35,8 @@ USAGE = """usage: seqarena benchmark attention ...
   headlines        beam search against the transformers library (headlines --help)
   transformer-xl   a step and a scored segment against the published formulation (transformer-xl --help)
   lra-code         losses and time of lra listops beside the authors' code, which you fetch (lra-code --help)
-  views            batches that read each picture once, against once per question (views --help)"""
+  views            batches that read each picture once, against once per question (views --help)
+  show             tables that a benchmark wrote with --save (show --help)"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -55,5 +57,6 @@ def run(arguments: Sequence[str]) -> int:
         "transformer-xl": seqarena.pretraining.wikitext.benchmark.run,
         "lra-code": seqarena.lra.benchmark.run,
         "views": seqarena.vqa.benchmark.run,
+        "show": show.run,
     }
     return look_up(kinds, arguments[0], "benchmark")(arguments[1:])

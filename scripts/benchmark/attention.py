@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,8 @@ from seqarena.common.attention.visibility import ORDERS, Order
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import write_json
 from seqarena.common.parser import Parser
-from seqarena.common.tables import render
+from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.tables import TableParts
 from seqarena.common.training.runtime import code_version, device_name
 from seqarena.scripts.benchmark.cases import (
     PASSES,
@@ -32,16 +34,17 @@ from seqarena.scripts.benchmark.cases import (
 )
 from seqarena.scripts.benchmark.plot import plot
 
+PROG = "seqarena benchmark attention"
 VARIANTS = ["softmax", "dnas", "hnas", "x1", "x2", "x3"]
 
 
-def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bool]:
-    """Returns setting, cases, output folder, and whether to measure memory and to print JSON.
+def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Namespace]:
+    """Returns setting, cases and options.
 
     Raises:
         WrongUseError: an invalid number, an unknown name, or a variant that is not defined for the order.
     """
-    parser = Parser(prog="seqarena benchmark attention", description=__doc__)
+    parser = Parser(prog=PROG, description=__doc__)
     parser.add_argument("--attention", nargs="+", default=VARIANTS, help=f"variants (default: {' '.join(VARIANTS)})")
     parser.add_argument(
         "--lengths", nargs="+", type=int, default=[1024, 2048, 4096], help="numbers of queries and keys"
@@ -60,7 +63,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds over all cases of a length (default: 5)")
     parser.add_argument("--no-memory", action="store_true", help="skip peak memory, which takes a process per case")
     parser.add_argument("--out", type=Path, default=Path("benchmarks"), help="folder of the JSON file and the plot")
-    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
+    add_save_option(parser, json_help="print the measurements as one JSON object")
     options = parser.parse_args(arguments)
     for name in ("batch", "heads", "head_dim", "repeats"):
         if getattr(options, name) < 1:
@@ -102,7 +105,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
         own = [case for case in cases if case.implementation == each]
         if not any(expressible(setting, case) for case in own):
             raise WrongUseError(f"--implementations {each}: {refusal(setting, own[0]) or 'its matrices do not fit'}")
-    return setting, cases, options.out, not options.no_memory, options.json
+    return setting, cases, options
 
 
 def _require_variant(name: str, orders: Sequence[Order]) -> None:
@@ -134,7 +137,7 @@ def find_device(name: str | None) -> str:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena benchmark attention`` and returns its exit code."""
-    setting, cases, out, memory, as_json = parse(arguments)
+    setting, cases, options = parse(arguments)
     found: list[Measurement] = []
     print("matrix multiply ...", file=sys.stderr)
     ceiling = matmul_ceiling(setting)
@@ -142,7 +145,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         for length in lengths:
             some = [case for case in cases if case.length == length and expressible(setting, case)]
-            found += measure(setting, some, memory)
+            found += measure(setting, some, not options.no_memory)
     except KeyboardInterrupt:
         lengths = sorted({each.case.length for each in found})
         if not lengths:
@@ -150,13 +153,14 @@ def run(arguments: Sequence[str]) -> int:
         print(f"interrupted; keeping the measured lengths: {', '.join(map(str, lengths))}", file=sys.stderr)
     record = record_of(setting, found, ceiling)
     name = f"attention-{setting.device}-{setting.precision}"
+    out = options.out
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / f"{name}.json", record)
     plot(setting, found, out / f"{name}.png")
-    if as_json:
+    if options.json:
         print(json.dumps(record))
         return 0
-    print(render(*table(setting, found, ceiling, record["device"]), "terminal"))
+    show(options, PROG, arguments, *table(setting, found, ceiling, record["device"]), device=record["device"])
     print(f"{out / name}.json, {out / name}.png")
     return 0
 
@@ -185,9 +189,7 @@ def backends(found: Sequence[Measurement], order: str) -> str:
     return f"{'/ causal' if order == 'causal' else '/ softmax'}, ms by backend: {'; '.join(texts)}"
 
 
-def table(
-    setting: Setting, found: Sequence[Measurement], ceiling: float, device: object
-) -> tuple[str, list[str], list[list[str]], list[str]]:
+def table(setting: Setting, found: Sequence[Measurement], ceiling: float, device: object) -> TableParts:
     """Returns title, headings, rows and notes."""
     causal = any(each.case.order == "causal" for each in found)
     headings = ["case", "length", *(f"{name}, ms" for name in PASSES), "IQR, %", "/ softmax",

@@ -18,7 +18,7 @@ from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.triton.available import INSTALLED, INTERPRETED, LEAST_WIDTH, MOST_WIDTH
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser, at_least_one
-from seqarena.common.tables import render
+from seqarena.common.saved_table import add_save_option, show
 
 if TYPE_CHECKING:
     from seqarena.common.attention.triton.launch import Role
@@ -59,7 +59,9 @@ def run(arguments: Sequence[str]) -> int:
         "spills: instructions in the loop over tiles that store or reload registers; instructions, exponentials: per "
         "pair of query and key, without the matrix products",
     ]
-    print(render("instruction counts of the compiled kernels", headings, rows, notes, "terminal"))
+    kinds = [name for name in ("causal", "drops", "biased", "segments", "window") if getattr(options, name)]
+    title = ", ".join(["instruction counts of the compiled kernels", *kinds])
+    show(options, parser().prog, arguments, title, headings, rows, notes)
     return 0
 
 
@@ -80,7 +82,7 @@ def parser() -> Parser:
     parser.add_argument("--segments", action="store_true", help="with packed sequences")
     parser.add_argument("--window", action="store_true", help="with a window; needs --causal")
     parser.add_argument("--length", type=int, default=4096, help="only divisibility by 16 matters (default: 4096)")
-    parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
+    add_save_option(parser, json_help="print a list of JSON objects")
     return parser
 
 

@@ -20,7 +20,8 @@ from seqarena.common.attention.module import self_attention
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
-from seqarena.common.tables import render
+from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.tables import TableParts
 
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 Seconds = Mapping[str, Mapping[int, float]]
@@ -41,7 +42,7 @@ def parser() -> Parser:
         "--longest-seconds", type=float, default=5.0,
         help="a variant that took this long is not measured at greater lengths (default: 5)",
     )  # fmt: skip
-    made.add_argument("--json", action="store_true", help="print the median seconds as one JSON object")
+    add_save_option(made, json_help="print the median seconds as one JSON object")
     return made
 
 
@@ -81,7 +82,10 @@ def run(arguments: Sequence[str]) -> int:
         print(f"length {length:,}: {len(some)} variants ...", file=sys.stderr)
         for name, seconds in measure(some, length, options).items():
             found[name][length] = seconds
-    print(json.dumps(found) if options.json else _table(found, options))
+    if options.json:
+        print(json.dumps(found))
+    else:
+        show(options, parser().prog, arguments, *_table(found, options))
     return 0
 
 
@@ -115,7 +119,7 @@ def faster_from(own: Mapping[int, float], softmax: Mapping[int, float]) -> int |
     return found
 
 
-def _table(found: Seconds, options: Namespace) -> str:
+def _table(found: Seconds, options: Namespace) -> TableParts:
     softmax = found["softmax"]
     rows = [["softmax, ms", *(f"{1000 * seconds:,.1f}" for seconds in softmax.values()), ""]]
     for name, own in found.items():
@@ -130,4 +134,4 @@ def _table(found: Seconds, options: Namespace) -> str:
         f"and backward, medians of {options.repeats} rounds, {torch.get_num_threads()} thread(s)",
         f"empty: not measured, since the shorter length took {options.longest_seconds:g} seconds or more",
     ]
-    return render("attention layers beside softmax", headings, rows, notes, "terminal")
+    return "attention layers beside softmax", headings, rows, notes

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, record_function
 from seqarena.common.parser import Parser, at_least_one
 from seqarena.common.runs.package import Package, build
 from seqarena.common.runs.run import BaseRun
-from seqarena.common.tables import render
+from seqarena.common.saved_table import add_save_option, show
 from seqarena.common.training.runtime import device_name
 from seqarena.scripts.benchmark.selection import add_run_options, chosen, title
 
@@ -110,6 +110,7 @@ def parser() -> Parser:
     add_run_options(made)
     made.add_argument("--attention", help="variant (default: the preset's)")
     made.add_argument("--steps", type=int, default=4, help="number of profiled steps (default: 4)")
+    add_save_option(made)
     return made
 
 
@@ -134,5 +135,6 @@ def run(arguments: Sequence[str]) -> int:
         f"{options.steps}, after 2 others; {device_name(profile.device)}",
         f"{1e3 * profile.step_seconds:.0f} ms per step without the profiler",
     ]
-    print(render(title(options, run.preset, fields), ["part", "share", "ms"], rows, notes, "terminal"))
+    name, headings = title(options, run.preset, fields), ["part", "share", "ms"]
+    show(options, parser().prog, arguments, name, headings, rows, notes, device_name(profile.device))
     return 0

@@ -1,0 +1,104 @@
+"""Tables of measurements in files, from which documents show them."""
+
+import argparse
+import itertools
+import shlex
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from seqarena.common.errors import BadDataError, printable
+from seqarena.common.files import read_strict_json, write_json
+from seqarena.common.parser import Parser
+from seqarena.common.runs.config import from_json, to_json
+from seqarena.common.tables import Rows, render
+from seqarena.common.training.runtime import code_version, device_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedTable:
+    """A table of measurements, with the command that measured it."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    command: str
+    device: str
+    """The processor, with its number of threads, or the GPU."""
+    torch: str
+    """Version of PyTorch."""
+    date: str
+    commit: str | None
+    """Commit of the sources; None outside a checkout."""
+    clean: bool | None
+    """Whether the sources were as committed."""
+
+    def text(self, style: str) -> str:
+        """Returns the table in one of the formats of ``RENDERERS``, with its command as a note."""
+        device = [] if any(self.device in note for note in self.notes) else [self.device]
+        note = "; ".join([*device, f"PyTorch {self.torch}", self.date, f"by `{self.command}`"])
+        return render(self.title, self.headings, self.rows, [*self.notes, note], style)
+
+
+def add_save_option(parser: Parser, json_help: str | None = None) -> None:
+    """Adds ``--save`` and, with its help, ``--json``, of which only one can be given."""
+    either = parser.add_mutually_exclusive_group()
+    if json_help is not None:
+        either.add_argument("--json", action="store_true", help=json_help)
+    either.add_argument(
+        "--save", type=_new_file, metavar="FILE",
+        help="also write the table to this file, which seqarena benchmark show prints",
+    )  # fmt: skip
+
+
+def _new_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix != ".json" or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a name that ends in .json, in a folder that exists; found {text}")
+    return path
+
+
+def show(
+    options: Namespace, prog: str, arguments: Sequence[str], title: str, headings: Sequence[str], rows: Rows,
+    notes: Sequence[str], device: str | None = None,
+) -> None:  # fmt: skip
+    """Prints a table and, if ``options.save`` is a path, writes it there, with the command that measured it.
+
+    ``device``: that of the measurements (default: this processor).
+    """
+    print(render(title, headings, rows, notes, "terminal"))
+    if options.save is None:
+        return
+    kept = list(arguments)
+    at = next(index for index, each in enumerate(kept) if each.partition("=")[0] == "--save")
+    del kept[at : at + 1 + ("=" not in kept[at])]
+    table = SavedTable(
+        title=title, headings=tuple(headings), rows=tuple(map(tuple, rows)), notes=tuple(notes),
+        command=shlex.join([*prog.split(), *kept]), device=device or device_name(torch.device("cpu")),
+        torch=torch.__version__, date=datetime.now(UTC).date().isoformat(), **code_version(),
+    )  # fmt: skip
+    write_json(options.save, to_json(table))
+    print(options.save)
+
+
+def read_table(path: Path) -> SavedTable:
+    """Reads a table that ``show`` wrote.
+
+    Raises:
+        BadDataError: no such file, or a file of something else.
+    """
+    try:
+        table = from_json(SavedTable, printable(read_strict_json(path)))
+        cells = (*table.headings, *table.notes, *itertools.chain.from_iterable(table.rows))
+        if not all(isinstance(each, str) for each in cells):
+            raise ValueError("expected texts in all cells")
+        if any(len(row) != len(table.headings) for row in table.rows):
+            raise ValueError("a row and the headings differ in length")
+    except (OSError, ValueError, TypeError) as error:
+        raise BadDataError(f"{path}: not a table that seqarena benchmark wrote with --save ({error})") from error
+    return table
