@@ -5,7 +5,7 @@ import itertools
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from seqarena.common.files import read_strict_json, write_json
 from seqarena.common.parser import Parser
 from seqarena.common.runs.config import from_json, to_json
 from seqarena.common.tables import Rows, render
-from seqarena.common.training.runtime import code_version, device_name
+from seqarena.common.training.runtime import code_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class SavedTable:
     notes: tuple[str, ...]
     command: str
     device: str
-    """The processor, with its number of threads, or the GPU."""
+    """The processor, with its number of threads, or the GPU; of compiled kernels, the compiler."""
     torch: str
     """Version of PyTorch."""
     date: str
@@ -41,7 +41,8 @@ class SavedTable:
     def text(self, style: str) -> str:
         """Returns the table in one of the formats of ``RENDERERS``, with its command as a note."""
         device = [] if any(self.device in note for note in self.notes) else [self.device]
-        note = "; ".join([*device, f"PyTorch {self.torch}", self.date, f"by `{self.command}`"])
+        sources = [] if self.commit is None else [f"commit {self.commit[:8]}{' with changes' * (self.clean is False)}"]
+        note = "; ".join([*device, f"PyTorch {self.torch}", self.date, *sources, f"by `{self.command}`"])
         return render(self.title, self.headings, self.rows, [*self.notes, note], style)
 
 
@@ -58,29 +59,32 @@ def add_save_option(parser: Parser, json_help: str | None = None) -> None:
 
 def _new_file(text: str) -> Path:
     path = Path(text)
-    if path.suffix != ".json" or not path.absolute().parent.is_dir():
+    if path.suffix != ".json" or path.is_dir() or not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"expected a name that ends in .json, in a folder that exists; found {text}")
+    if path.exists():
+        try:
+            read_table(path)
+        except BadDataError as error:
+            raise argparse.ArgumentTypeError(f"{text} exists, and is no such table; choose another name") from error
     return path
 
 
 def show(
     options: Namespace, prog: str, arguments: Sequence[str], title: str, headings: Sequence[str], rows: Rows,
-    notes: Sequence[str], device: str | None = None,
+    notes: Sequence[str], device: str,
 ) -> None:  # fmt: skip
-    """Prints a table and, if ``options.save`` is a path, writes it there, with the command that measured it.
-
-    ``device``: that of the measurements (default: this processor).
-    """
+    """Prints a table and, if ``options.save`` is a path, writes it there, with the command and the device."""
     print(render(title, headings, rows, notes, "terminal"))
     if options.save is None:
         return
-    kept = list(arguments)
-    at = next(index for index, each in enumerate(kept) if each.partition("=")[0] == "--save")
-    del kept[at : at + 1 + ("=" not in kept[at])]
+    command = prog.split()
+    for before, each in itertools.pairwise(["", *arguments]):
+        if "--save" not in (before, each.partition("=")[0]):
+            command.append(each)
     table = SavedTable(
         title=title, headings=tuple(headings), rows=tuple(map(tuple, rows)), notes=tuple(notes),
-        command=shlex.join([*prog.split(), *kept]), device=device or device_name(torch.device("cpu")),
-        torch=torch.__version__, date=datetime.now(UTC).date().isoformat(), **code_version(),
+        command=shlex.join(command), device=device, torch=torch.__version__,
+        date=datetime.now(UTC).date().isoformat(), **code_version(),
     )  # fmt: skip
     write_json(options.save, to_json(table))
     print(options.save)
@@ -93,12 +97,17 @@ def read_table(path: Path) -> SavedTable:
         BadDataError: no such file, or a file of something else.
     """
     try:
-        table = from_json(SavedTable, printable(read_strict_json(path)))
+        found = from_json(SavedTable, printable(read_strict_json(path)))
+        table = replace(found, rows=tuple(map(tuple, found.rows)))
+        if not table.headings or not all(isinstance(each, list) for each in found.rows):
+            raise ValueError("expected headings, and a list of cells for each row")
         cells = (*table.headings, *table.notes, *itertools.chain.from_iterable(table.rows))
         if not all(isinstance(each, str) for each in cells):
             raise ValueError("expected texts in all cells")
         if any(len(row) != len(table.headings) for row in table.rows):
             raise ValueError("a row and the headings differ in length")
+    except FileNotFoundError as error:
+        raise BadDataError(f"{path}: no such file") from error
     except (OSError, ValueError, TypeError) as error:
         raise BadDataError(f"{path}: not a table that seqarena benchmark wrote with --save ({error})") from error
     return table

@@ -29,7 +29,7 @@ from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.package import build
 from seqarena.common.saved_table import add_save_option, show
 from seqarena.common.tables import TableParts
-from seqarena.common.training.runtime import seed_torch
+from seqarena.common.training.runtime import device_name, make_accelerator, seed_torch
 from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.data import Sequences
 from seqarena.lra.presets.xiong2021 import MODEL
@@ -164,7 +164,8 @@ def run(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(found))
     else:
-        show(options, parser().prog, arguments, *table(found, options))
+        device = device_name(make_accelerator("float32").device)
+        show(options, parser().prog, arguments, *table(found, options), device)
     return 0
 
 

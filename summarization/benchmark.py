@@ -205,14 +205,16 @@ def run(arguments: Sequence[str]) -> int:
          f"{each.same} of {each.texts}"]
         for each in found
     ]  # fmt: skip
+    device = device_name(make_accelerator("float32").device)
     layers = (
         f"{its.model.layers} + {its.model.decoder_depth} layers of {its.model.dim}, {its.model.vocabulary:,} tokens"
     )
     notes = [
         f"{layers}; beam {options.beam}, L^{its.decoding.alpha}, at most {its.decoding.max_length} tokens, batches of "
         f"{options.batch_size} sorted by length; medians of {options.rounds} alternating rounds",
-        f"{device_name(make_accelerator('float32').device)}, float32",
+        f"{device}, float32",
     ]
     headings = ["stop", "ours, texts/s", "transformers, texts/s", "ratio", "same headlines"]
-    show(options, parser().prog, arguments, f"beam search against generate: {options.run}", headings, rows, notes)
+    title = f"beam search against generate: {options.run}"
+    show(options, parser().prog, arguments, title, headings, rows, notes, device)
     return 0

@@ -156,5 +156,5 @@ def run(arguments: Sequence[str]) -> int:
         + ", ".join(f"{size:,.0f} MiB ({name})" for name, size in memory.items()),
     ]
     title, headings = f"fusion by {options.attention} and Pythia", ["batches", "questions/s", "speedup"]
-    show(options, parser().prog, arguments, title, headings, rows, notes)
+    show(options, parser().prog, arguments, title, headings, rows, notes, device_name(CPU))
     return 0

@@ -299,7 +299,7 @@ class Visibility:
             seen = real.cumsum(dim=1)
             counts = seen[:, self.memory :]
             if self.window is not None:
-                older = torch.nn.functional.pad(seen, (self.window, 0))[:, self.memory : keys]
+                older = torch.nn.functional.pad(seen, (min(self.window, keys), 0))[:, self.memory : keys]
                 counts = counts - older
         else:
             counts = real.sum(dim=1, keepdim=True).expand(batch, queries)

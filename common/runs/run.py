@@ -91,8 +91,8 @@ class BaseRun:
             for value in held if isinstance(held, tuple) else [held]:
                 if isinstance(value, str) and printable(value) != value:
                     raise WrongUseError(f"{path}: expected text without control characters, found {value!r}")
-                if value == "" and role_at(self, path) in {*LOCATIONS, Role.WEIGHTS, Role.OPTIONAL_FILE}:
-                    raise WrongUseError(f"{path}: expected a name, found none; leave it out, or name a file")
+                if isinstance(value, str) and role_at(self, path) in {*LOCATIONS, Role.WEIGHTS, Role.OPTIONAL_FILE}:
+                    _require_local(path, value)
                 if isinstance(value, float) and not math.isfinite(value):
                     raise WrongUseError(f"{path}: expected a finite number, found {value}")
                 largest = LARGEST_SEED if path.endswith("seed") else LARGEST
@@ -181,6 +181,17 @@ def is_same_run(kind: type[BaseRun], one: Any, other: Any, *, anywhere: bool) ->
         for run in (one, other)
     ]
     return both[0] == both[1]
+
+
+def _require_local(path: str, name: str) -> None:
+    """Raises a ``WrongUseError`` for an empty name of a file and for an address, which would be read as a folder."""
+    if name == "":
+        raise WrongUseError(f"{path}: expected a name, found none; leave it out, or name a file")
+    if "://" in name:
+        raise WrongUseError(
+            f"{path}: expected the name of a local file or folder, found the address {name}; download it, and name "
+            "the local copy"
+        )
 
 
 def _resolved(value: Any) -> Any:

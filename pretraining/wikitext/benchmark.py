@@ -195,16 +195,16 @@ def run(arguments: Sequence[str]) -> int:
         ]
         for each in found
     ]
-    model = chosen.model
+    model, device = chosen.model, device_name(make_accelerator("float32").device)
     notes = [
         f"{model.layers} layers of {model.dim}, {model.heads} heads, feed-forward {model.ffn_dim}, "
         f"{model.vocabulary:,} words, cutoffs {model.cutoffs}; words by Zipf's law; medians of {count} segments",
         f"training: {chosen.train.batch_size} streams, {chosen.segments.summary}, dropout {model.dropout}"
         f"{' (drawn by each in its own order, so losses differ)' if model.dropout else ''}, forward and backward; "
         f"scoring: {how.summary}",
-        f"{device_name(make_accelerator('float32').device)}, float32",
+        f"{device}, float32",
     ]
     headings = ["", "ours, ms", "other, ms", "ratio", "loss difference"]
     title = f"against the published formulation: preset {chosen.preset}"
-    show(options, parser().prog, arguments, title, headings, rows, notes)
+    show(options, parser().prog, arguments, title, headings, rows, notes, device)
     return 0

@@ -151,6 +151,7 @@ def run(arguments: Sequence[str]) -> int:
         if not lengths:
             raise
         print(f"interrupted; keeping the measured lengths: {', '.join(map(str, lengths))}", file=sys.stderr)
+        options.save = None  # its command would not be that of the table
     record = record_of(setting, found, ceiling)
     name = f"attention-{setting.device}-{setting.precision}"
     out = options.out

@@ -4,6 +4,7 @@ A kernel is fast if it executes few instructions per pair of query and key besid
 bfloat16, the products take as long as head_dim / 16 other instructions per pair; an exponential counts as 8.
 """
 
+import importlib.metadata
 import itertools
 import json
 import sys
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 MIXED = {"dnas": False, "hnas": True}
 """Variants with the kernels of doubly-normalised attention -> whether these compute a mixture with softmax."""
+KINDS = {
+    "causal": "in causal order", "drops": "with dropout", "biased": "with a bias", "segments": "with packed sequences",
+    "window": "with a window",
+}  # fmt: skip
+"""Options of the command -> their words in the title."""
 CAPABILITIES = {"8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90, "10.0": 100}
 """Compute capabilities of A100, of two later generations, of H100 and H200, and of B200."""
 
@@ -59,9 +65,10 @@ def run(arguments: Sequence[str]) -> int:
         "spills: instructions in the loop over tiles that store or reload registers; instructions, exponentials: per "
         "pair of query and key, without the matrix products",
     ]
-    kinds = [name for name in ("causal", "drops", "biased", "segments", "window") if getattr(options, name)]
+    kinds = [words for name, words in KINDS.items() if getattr(options, name)]
     title = ", ".join(["instruction counts of the compiled kernels", *kinds])
-    show(options, parser().prog, arguments, title, headings, rows, notes)
+    compiler = f"compiled by Triton {importlib.metadata.version('triton')}"
+    show(options, parser().prog, arguments, title, headings, rows, notes, compiler)
     return 0
 
 

@@ -22,6 +22,7 @@ from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
 from seqarena.common.saved_table import add_save_option, show
 from seqarena.common.tables import TableParts
+from seqarena.common.training.runtime import device_name
 
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 Seconds = Mapping[str, Mapping[int, float]]
@@ -85,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(found))
     else:
-        show(options, parser().prog, arguments, *_table(found, options))
+        show(options, parser().prog, arguments, *_table(found, options), device_name(torch.device("cpu")))
     return 0
 
 

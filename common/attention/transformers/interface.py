@@ -20,8 +20,8 @@ from seqarena.common.attention.transformers.masks import attend_pairs, is_key_ma
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 
-LOOKUP = "ALL_ATTENTION_FUNCTIONS.get_interface("
-"""Source text by which a module of the library looks up its attention function."""
+LOOKUP = frozenset({"ALL_ATTENTION_FUNCTIONS", "get_interface"})
+"""Names that a module of the library uses to look up its attention function."""
 UNSUPPORTED = (
     "softcap", "position_bias", "alibi", "s_aux", "sinks", "cu_seq_lens_q", "cu_seq_lens_k", "block_table",
     "block_indices",
@@ -147,9 +147,28 @@ def _own_softmax(kind: type) -> list[str]:
         name
         for name, each in siblings.items()
         if "Attention" in name and isinstance(each, type) and issubclass(each, nn.Module)
-        for source in [inspect.getsource(each)]
-        if "softmax" in source and LOOKUP not in source
+        for used in [_names_in(each)]
+        if any("softmax" in word.lower() for word in used) and not used >= LOOKUP
     ]
+
+
+def _names_in(kind: type) -> set[str]:
+    """Returns the names of all globals and attributes that the functions of a class use."""
+    members = [getattr(each, "__func__", getattr(each, "fget", each)) for each in vars(kind).values()]
+    return {name for each in members if inspect.isfunction(each) for name in _names_of(each)}
+
+
+@functools.cache
+def _names_of(function: Callable[..., Any]) -> frozenset[str]:
+    """Returns the names of globals and attributes that a Python function uses; empty for other callables."""
+    codes = [getattr(inspect.unwrap(function), "__code__", None)]
+    used: set[str] = set()
+    while codes:
+        code = codes.pop()
+        if code is not None:
+            used |= set(code.co_names)
+            codes += [each for each in code.co_consts if inspect.iscode(each)]  # functions inside
+    return frozenset(used)
 
 
 def _mark_cross_attention(model: nn.Module) -> None:
@@ -165,21 +184,13 @@ def _computes_attention(kind: type) -> bool:
         return True
     if "Attention" not in kind.__name__ or not kind.__module__.startswith("transformers."):
         return False
-    source = inspect.getsource(kind)
-    return "scaled_dot_product_attention(" in source and LOOKUP not in source
+    used = _names_in(kind)
+    return "scaled_dot_product_attention" in used and not used >= LOOKUP
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
     """Returns the modules of a model that look up their attention function by name."""
-    return [module for module in model.modules() if _looks_up_attention(type(module).forward)]
-
-
-@functools.cache
-def _looks_up_attention(forward: Callable[..., Any]) -> bool:
-    try:
-        return LOOKUP in inspect.getsource(forward)
-    except (OSError, TypeError):  # without a source file, or not in Python
-        return False
+    return [module for module in model.modules() if _names_of(type(module).forward) >= LOOKUP]
 
 
 def _is_part(model: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 from seqarena.common.attention.tiles import Call
 from seqarena.common.attention.triton import doubly_normalized
 from seqarena.common.attention.triton.launch import tile_width
+from seqarena.common.attention.visibility import Visibility
 
 
 def dropout_of(query: Tensor, key: Tensor, seed: Tensor, dropout: float) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
@@ -39,6 +40,11 @@ def masks_of(
 def segments_of(query: Tensor, segments: Tensor | None) -> Tensor:
     """Returns the numbers of the packed sequences as kernels read them; without segments, a tensor that is not read."""
     return query if segments is None else segments.contiguous()
+
+
+def window_of(visibility: Visibility, keys: int) -> int:
+    """Returns the window as kernels read it: 0 if there is none, or if it shows as much as the order does."""
+    return 0 if visibility.window is None or visibility.window >= keys else visibility.window
 
 
 def bias_gradient(query: Tensor, bias: Tensor | None, learns: bool) -> Tensor:

@@ -3,8 +3,8 @@
 Tensors are flat: L heads of all examples, N queries, M keys, widths D and E of a head. Scores and sums are float32.
 Products of float32 tensors are never rounded to tf32. Callers set padding in queries, keys and values to 0, so that the
 only mask is the causal one, applied to tiles in which some keys are hidden. With BIASED, s_ij includes a bias (B H N M
-of any strides). With SEGMENTED, keys of other packed sequences are hidden (``segments``, B M); with WINDOWED, all but
-the ``window`` newest keys that the causal order shows.
+of any strides). With SEGMENTED, keys of other packed sequences are hidden (``segments``, B M). With WINDOWED, all keys
+but the newest ``window`` are hidden too.
 
 Beside the matrix products a kernel does as few operations per pair as possible. For polynomials the scale of the scores
 is part of the row factor (scale^power). The row factor multiplies the sum over keys, except in float16, where a cube
@@ -18,12 +18,12 @@ from seqarena.common.attention.triton.tiles import (
     bits_of,
     block_of,
     dropout_keeps,
+    end_of_rows,
     in_one_segment,
     is_in_order,
-    last_row,
     load_numbers,
     load_tile,
-    oldest_key,
+    oldest_tile,
     product,
     store_tile,
 )
@@ -92,7 +92,7 @@ def mask_weights(
     weights, row, position, row_bits, key_bits, segments, head, heads, rows, keys, memory, window, limit,
     HIDES: tl.constexpr, DROPS: tl.constexpr, SEGMENTED: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """Sets weights to 0 at later keys and those before the window, of other packed sequences, and by dropout.
+    """Sets weights to 0 for later keys, keys before the window or of other packed sequences, and what dropout drops.
 
     ``row`` and ``position`` are broadcast.
     """
@@ -109,12 +109,12 @@ def mask_weights(
 def visible_keys(
     first, keys, memory, window, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr
 ):
-    """Returns the first key of a block of rows, the end of its tiles without a mask, and the end of its visible keys.
+    """Returns where the keys of a block of rows begin, where tiles begin to need a mask, and where its keys end.
 
-    All but the end are in whole tiles. With a window all tiles have a mask.
+    The first two are starts of tiles. With a window all tiles need a mask.
     """
     if WINDOWED:
-        oldest = oldest_key(first, memory, window, KEYS)
+        oldest = oldest_tile(first, memory, window, KEYS)
         return oldest, oldest, tl.minimum(keys, memory + first + ROWS)
     elif CAUSAL:
         return 0, tl.minimum(keys, memory + first + 1) // KEYS * KEYS, tl.minimum(keys, memory + first + ROWS)
@@ -198,7 +198,7 @@ def score_gradient(scores, grad_weights, PHI: tl.constexpr, POWER: tl.constexpr)
     return grad_weights
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def elementwise_forward(
     query, key, value, out, row_scale, row_bits, key_bits, bias, row_real, key_real, segments,
     batch_stride, head_stride, row_stride, key_stride,
@@ -238,7 +238,7 @@ def elementwise_forward(
     store_tile(out + head * rows * value_width, total, rows, value_width, first, ROWS, VALUE_WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def elementwise_backward_keys(
     query, key, value, grad, grad_key, grad_value, row_scale, row_bits, key_bits, bias, row_real, key_real, segments,
     batch_stride, head_stride, row_stride, key_stride,
@@ -261,7 +261,7 @@ def elementwise_backward_keys(
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
     begin = tl.maximum(start - memory, 0) // ROWS * ROWS  # the first row to which a key of the block is visible
     if WINDOWED:
-        stop = last_row(start, rows, memory, window, KEYS)
+        stop = end_of_rows(start, rows, memory, window, KEYS)
         all_seen = stop
     else:
         all_seen = tl.minimum(rows, tl.cdiv(tl.maximum(start + KEYS - 1 - memory, 0), ROWS) * ROWS) if CAUSAL else 0
@@ -297,7 +297,7 @@ def elementwise_backward_keys(
     store_tile(grad_value + head * keys * value_width, values_total, keys, value_width, start, KEYS, VALUE_WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def elementwise_backward_queries(
     query, key, value, grad, grad_query, grad_bias, row_scale, row_bits, key_bits, bias, row_real, key_real, segments,
     batch_stride, head_stride, row_stride, key_stride,

@@ -18,6 +18,7 @@ from seqarena.common.attention.triton.arguments import (
     row_products,
     seed_of,
     segments_of,
+    window_of,
 )
 from seqarena.common.attention.triton.launch import HEAVY, Role, heavy_roles, run
 from seqarena.common.attention.triton.prefix_operators import attend_prefix
@@ -85,7 +86,8 @@ def attend_elementwise(
     query, key, value = visibility.clear(query, key, value, contiguous=True)
     output: Tensor = elementwise_forward(
         query, key, value, bias, scale, visibility.query_real, visibility.key_real, visibility.segments, seed, dropout,
-        rule.phi, rule.power, visibility.order == "causal", visibility.memory, visibility.window or 0,
+        rule.phi, rule.power, visibility.order == "causal", visibility.memory,
+        window_of(visibility, key.shape[2]),
     )  # fmt: skip
     return output
 

@@ -26,12 +26,12 @@ from seqarena.common.attention.triton.elementwise import bias_of
 from seqarena.common.attention.triton.tiles import (
     bits_of,
     block_of,
+    end_of_rows,
     in_one_segment,
     is_in_order,
-    last_row,
     load_numbers,
     load_tile,
-    oldest_key,
+    oldest_tile,
     product,
     store_tile,
 )
@@ -137,7 +137,7 @@ def score_gradients(
     return grad_scores, weights, earlier
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def prefix_columns(
     query, key, states, query_real, key_real, bias, segments, batch_stride, head_stride, row_stride, key_stride,
     heads, rows, keys, width, scale, memory, window,
@@ -151,7 +151,7 @@ def prefix_columns(
     blocks = tl.cdiv(rows, ROWS)
     state = load_numbers(states + head * (blocks + 1) * keys, keys, start, KEYS, -FAR)
     begin = tl.maximum(start - memory, 0) // ROWS if CAUSAL else 0
-    stop = tl.cdiv(last_row(start, rows, memory, window, KEYS), ROWS) if WINDOWED else blocks
+    stop = tl.cdiv(end_of_rows(start, rows, memory, window, KEYS), ROWS) if WINDOWED else blocks
     for block in range(begin, stop):
         tl.store(states + (head * (blocks + 1) + block) * keys + position, state, mask=position < keys)
         queries = load_tile(query + head * rows * width, rows, width, block * ROWS, ROWS, WIDTH)
@@ -166,7 +166,7 @@ def prefix_columns(
     tl.store(states + (head * (blocks + 1) + blocks) * keys + position, state, mask=position < keys)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def prefix_forward(
     query, key, value, states, out, row_lse, softmax_out, softmax_lse, row_bits, key_bits, query_real, key_real,
     bias, segments, batch_stride, head_stride, row_stride, key_stride,
@@ -191,7 +191,7 @@ def prefix_forward(
         softmax_top = tl.full((ROWS,), -FAR, dtype=tl.float32)
         softmax_total = tl.zeros((ROWS,), dtype=tl.float32)
         softmax_mean = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
-    oldest = oldest_key(first, memory, window, KEYS) if WINDOWED else 0
+    oldest = oldest_tile(first, memory, window, KEYS) if WINDOWED else 0
     for start in range(oldest, tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys, KEYS):
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
         values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
@@ -219,7 +219,7 @@ def prefix_forward(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def prefix_backward_keys(
     query, key, value, grad, states, row_lse, delta, softmax_lse, softmax_delta, mixing, grad_key, grad_value, later,
     row_bits, key_bits, query_real, key_real, bias, segments, batch_stride, head_stride, row_stride,
@@ -240,7 +240,7 @@ def prefix_backward_keys(
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
     block_later = tl.zeros((KEYS,), dtype=tl.float32)
     begin = tl.maximum(start - memory, 0) // ROWS if CAUSAL else 0
-    stop = tl.cdiv(last_row(start, rows, memory, window, KEYS), ROWS) if WINDOWED else blocks
+    stop = tl.cdiv(end_of_rows(start, rows, memory, window, KEYS), ROWS) if WINDOWED else blocks
     for back in range(begin, stop):
         block = begin + stop - 1 - back
         first = block * ROWS
@@ -270,7 +270,7 @@ def prefix_backward_keys(
     store_tile(grad_value + head * keys * value_width, values_total, keys, value_width, start, KEYS, VALUE_WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def prefix_backward_queries(
     query, key, value, grad, states, row_lse, delta, softmax_lse, softmax_delta, mixing, later, grad_query, grad_bias,
     row_bits, key_bits, query_real, key_real, bias, segments, batch_stride, head_stride, row_stride,
@@ -293,7 +293,7 @@ def prefix_backward_queries(
     own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
     u = mixing_of(mixing, head, heads, MIXED)
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
-    oldest = oldest_key(first, memory, window, KEYS) if WINDOWED else 0
+    oldest = oldest_tile(first, memory, window, KEYS) if WINDOWED else 0
     for start in range(oldest, tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys, KEYS):
         position = start + tl.arange(0, KEYS)
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)

@@ -16,6 +16,7 @@ from seqarena.common.attention.triton.arguments import (
     row_products,
     seed_of,
     segments_of,
+    window_of,
 )
 from seqarena.common.attention.triton.launch import Role, choose_tiles, run
 from seqarena.common.attention.visibility import Visibility, for_backward
@@ -108,7 +109,7 @@ def attend_prefix(
         query: B H N D.
         key: B H M D.
         value: B H M E.
-        visibility: An order, and padding, segments or a window.
+        visibility: With an order; padding, and segments or a window, are optional.
         bias: B H N M, or None.
         dropout: Probability of dropping a weight.
         mixing: u of each head (H), for hybrid attention, whose halves are computed from the same scores.
@@ -121,7 +122,7 @@ def attend_prefix(
     output, last, *_ = prefix_forward(
         query, key, value, bias, u, state, visibility.query_real, visibility.key_real, visibility.segments,
         seed_of(dropout, query.device), dropout, mixing is not None, visibility.order == "causal", visibility.memory,
-        visibility.window or 0,
+        window_of(visibility, key.shape[2]),
     )  # fmt: skip
     return output, (last * math.log(2)).clamp(min=EMPTY_LOGSUMEXP)
 

@@ -16,17 +16,19 @@ from seqarena.common.attention.triton.available import INTERPRETED, LEAST_WIDTH,
 from seqarena.common.attention.visibility import CallOption, Order, Visibility, assume_constant_result
 from seqarena.common.errors import WrongUseError
 
-TEST_LENGTHS = ((200, 5), (208, 0))
+TEST_LENGTHS = ((200, 133), (208, 0))
 """Numbers of queries and, in causal order, of memory keys in the tests: several tiles and part of one. Triton
 specialises kernels on divisibility by 16, so one length is divisible and the other is not."""
 QUERY_FACTORS = (1.0, 20.0)
 """Factors of the queries in the tests of prefix forms, for each of ``TEST_LENGTHS``. With the second one the scores of
 a column differ so much that the kernels scan their logarithms."""
 SEGMENT = 50
-"""Length of the packed sequences and of the window in the tests, which is no multiple of a tile."""
+"""Length of the packed sequences in the tests, which is no multiple of a tile."""
+WINDOWS = (3, 50)
+"""Windows, for each of ``TEST_LENGTHS``. With the first, no query sees the first tile of the memory."""
 DROPOUT = 0.1
 """Probability of dropout in the tests."""
-COMPILED: tuple[CallOption, ...] = ("bias", "dropout", "segments", "window")
+KERNEL_OPTIONS: tuple[CallOption, ...] = ("bias", "dropout", "segments", "window")
 """Options of a call for which other kernels are compiled."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Maximum difference from the engine's results in float64, relative to their maximum."""
@@ -44,7 +46,7 @@ def fault_of(rule: Rule, inputs: Inputs) -> str | None:
         widths = [number for each in widths for number in range(LEAST_WIDTH, MOST_WIDTH + 1) if number == each]
     visibility = inputs.visibility
     used = visibility.call_options(bias=inputs.bias is not None, dropout=inputs.dropout > 0)
-    options = tuple(each for each in COMPILED if each in used)
+    options = tuple(each for each in KERNEL_OPTIONS if each in used)
     found: str | None = cached_fault(rule, query.dtype, query.device, widths[0], widths[1], visibility.order, options)
     return found
 
@@ -73,13 +75,13 @@ def find_fault(
 ) -> str | None:  # fmt: skip
     """Tests the kernels of a rule on small examples; returns a description of the fault, or None.
 
-    ``options``: those of ``COMPILED`` that the examples have.
+    ``options``: those of ``KERNEL_OPTIONS`` that the examples use.
     """
     try:
         both = []
-        for (length, memory), factor in zip(TEST_LENGTHS, QUERY_FACTORS, strict=True):
+        for (length, memory), window, factor in zip(TEST_LENGTHS, WINDOWS, QUERY_FACTORS, strict=True):
             lengths = (length, length + (memory if order == "causal" else 0))
-            both += examples(rule, dtype, device, (width, value_width), lengths, order, options, factor)
+            both += examples(rule, dtype, device, (width, value_width), lengths, order, options, window, factor)
     except WrongUseError:
         raise
     except Exception as error:  # Triton, its compiler and the driver raise errors of many classes
@@ -93,7 +95,7 @@ def find_fault(
 
 def examples(
     rule: Rule, dtype: torch.dtype, device: torch.device, widths: tuple[int, int], lengths: tuple[int, int],
-    order: Order, options: Collection[CallOption], factor: float,
+    order: Order, options: Collection[CallOption], window: int, factor: float,
 ) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
     """Returns pairs of output and gradients of a small example: by the kernels, and by the engine in float64.
 
@@ -109,7 +111,7 @@ def examples(
         segments = (torch.arange(keys, device=device) // SEGMENT).expand(2, -1) if "segments" in options else None
         visibility = Visibility(
             query_real=key_real[:, memory:], key_real=key_real, order=order, memory=memory, segments=segments,
-            window=SEGMENT if "window" in options else None,
+            window=window if "window" in options else None,
         )  # fmt: skip
         biased, dropout = "bias" in options, DROPOUT if "dropout" in options else 0.0
         torch.manual_seed(0)

@@ -71,14 +71,14 @@ def is_in_order(row, position, memory, window, WINDOWED: tl.constexpr):
 
 
 @triton.jit
-def oldest_key(first, memory, window, KEYS: tl.constexpr):
-    """Returns the start of the tile with the oldest key in the window of a block of rows."""
+def oldest_tile(first, memory, window, KEYS: tl.constexpr):
+    """Returns the start of the tile with the oldest key in the windows of a block of rows."""
     return tl.maximum(memory + first - window + 1, 0) // KEYS * KEYS
 
 
 @triton.jit
-def last_row(start, rows, memory, window, KEYS: tl.constexpr):
-    """Returns the end of the rows whose window has a key of a block."""
+def end_of_rows(start, rows, memory, window, KEYS: tl.constexpr):
+    """Returns the end of the rows to which a key of a block is visible in a window."""
     return tl.minimum(rows, tl.maximum(start + KEYS - 1 - memory + window, 0))
 
 

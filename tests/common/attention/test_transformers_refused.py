@@ -137,3 +137,29 @@ def test_an_empty_batch_is_one_line() -> None:
     for mask in (None, torch.ones(0, 1, 1, 3).bool(), torch.ones(0, 1, 3, 3).bool()):
         with pytest.raises(WrongUseError, match=r"each at least 1; found query \(0, 2, 3, 4\)"):
             AttentionInterface()["x3"](torch.nn.Module(), nothing, nothing, nothing, mask)
+
+
+def test_a_softmax_is_found_in_any_function_of_a_class_but_not_in_a_comment() -> None:
+    from seqarena.common.attention.transformers import interface  # noqa: PLC0415
+
+    class Static:
+        @staticmethod
+        def weights(scores: torch.Tensor) -> torch.Tensor:
+            return scores.softmax(-1)
+
+    class Property:
+        @property
+        def weights(self) -> Any:
+            return torch.nn.Softmax(dim=-1)
+
+    class Inside:
+        def weights(self, scores: list[torch.Tensor]) -> list[torch.Tensor]:
+            return list(map(lambda each: torch.nn.functional.softmax(each, -1), scores))  # noqa: C417
+
+    class Comment:
+        def weights(self, scores: torch.Tensor) -> torch.Tensor:
+            """Returns scores without softmax."""
+            return scores  # no softmax
+
+    for kind, is_found in ((Static, True), (Property, True), (Inside, True), (Comment, False)):
+        assert any("softmax" in name.lower() for name in interface._names_in(kind)) == is_found, kind

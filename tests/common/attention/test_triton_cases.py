@@ -169,12 +169,13 @@ def test_operators_take_tensors_as_they_come(name: str, tried: dict[str, Any]) -
             )[0]
         elif name == "prefix":
             out = prefix_operators.prefix_forward(
-                *given, None, torch.ones(2), None, None, None, torch.tensor(0), 0.0, False, True, 0
+                *given, None, torch.ones(2), None, None, None, None, torch.tensor(0), 0.0, False, True, 0, 0
             )[0]
         else:
             out = operators.elementwise_forward(
-                *given, None, torch.ones(1, 20).expand(2, 20), None, None, None, torch.tensor(0), 0.0, "x", 3, False, 0
-            )
+                *given, None, torch.ones(1, 20).expand(2, 20), None, None, None, torch.tensor(0), 0.0, "x", 3, False,
+                0, 0,
+            )  # fmt: skip
         return [out, *torch.autograd.grad(out.sum(), given)]
 
     views = inputs(20, 20)

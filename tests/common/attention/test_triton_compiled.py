@@ -1,14 +1,19 @@
 """The Triton kernels, compiled for GPUs that are not here: shared memory, registers, instructions."""
 
+import importlib.metadata
 import json
 import os
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from seqarena.common.saved_table import read_table
 from tests.common.attention.test_triton import INTERPRETED, NAMES
+from tests.tables import ROOT
 
 pytestmark = INTERPRETED
 
@@ -25,6 +30,7 @@ def compiled(*options: str) -> list[dict[str, Any]]:
     return found
 
 
+KERNELS = sorted((ROOT / "docs" / "measurements").glob("kernels*.json"))
 SPILLS = ("keys_and_masses", "forward_heavy")
 
 
@@ -81,6 +87,16 @@ def test_kernels_compile_for_amd(architecture: str) -> None:
     found = json.loads(told.stdout)
     assert len(found) == 2 * (3 + 4 + 3 + 4)
     assert all(0 < each <= 64 * 1024 for each in found)
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_the_tables_of_the_document_are_of_these_kernels(path: Path, tmp_path: Path) -> None:
+    table, new = read_table(path), tmp_path / "new.json"
+    assert table.device == f"compiled by Triton {importlib.metadata.version('triton')}", "measure the tables again"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", *shlex.split(table.command), "--save", str(new)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert read_table(new).rows == table.rows, "measure the tables again"
 
 
 def test_every_variant_compiles_in_order_and_with_dropout() -> None:

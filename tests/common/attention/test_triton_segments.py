@@ -1,5 +1,6 @@
 """The CUDA kernels on packed sequences and with windows, by Triton's interpreter: against formulas, with dropout."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ pytestmark = INTERPRETED
 LENGTH = 70
 CASES = [("x3", "none"), ("x3", "causal"), ("x3-14", "none"), ("gelu", "causal"), ("exp", "none"), ("dnas", "none"),
          ("hnas", "none"), ("dnas", "causal"), ("hnas", "causal")]  # fmt: skip
-WINDOWS = (1, 9, 33, 200)
+WINDOWS = (1, 9, 33, 200, sys.maxsize)
 
 
 def packed(order: str, memory: int = 0) -> Visibility:
@@ -48,7 +49,7 @@ def test_packed_sequences_are_the_formula(name: str, order: str) -> None:
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("memory", [0, 45])
 def test_windows_are_the_formula(name: str, window: int, memory: int) -> None:
-    """From the own token alone to a window longer than the sequence; with memory, keys that no query sees."""
+    """From the own token alone to no limit, as a user may write it; with memory, keys that no query sees."""
     kernel = find_attention(name).build(heads=2)
     visibility = replace(padded(LENGTH, LENGTH + memory, "causal", memory), window=window)
     given = poisoned(inputs(LENGTH, LENGTH + memory, times=0.5), visibility)

@@ -116,6 +116,11 @@ def test_any_field_is_set_by_its_path() -> None:
         ("qa squad2 --model.init a\x1bb", "model.init: expected text without control characters"),
         ("summarization wire --model.encoder-init=", "model.encoder_init: expected a name, found none"),
         ("vqa vqa2 --data.fc7=", "data.fc7: expected a name, found none"),
+        ("pretraining mlm --data.path=https://host/a.txt", "found the address https://host/a.txt; download it"),
+        (
+            "qa squad2 --model.init=s3://bucket/bert",
+            "model.init: expected the name of a local file or folder",
+        ),
         (
             "lra listops --train.batch-size 99999999999999999999",
             "train.batch_size: expected a whole number up to 2,147",
