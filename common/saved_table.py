@@ -5,9 +5,10 @@ import itertools
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -97,17 +98,21 @@ def read_table(path: Path) -> SavedTable:
         BadDataError: no such file, or a file of something else.
     """
     try:
-        found = from_json(SavedTable, printable(read_strict_json(path)))
-        table = replace(found, rows=tuple(map(tuple, found.rows)))
-        if not table.headings or not all(isinstance(each, list) for each in found.rows):
-            raise ValueError("expected headings, and a list of cells for each row")
-        cells = (*table.headings, *table.notes, *itertools.chain.from_iterable(table.rows))
-        if not all(isinstance(each, str) for each in cells):
-            raise ValueError("expected texts in all cells")
-        if any(len(row) != len(table.headings) for row in table.rows):
-            raise ValueError("a row and the headings differ in length")
+        return from_json(SavedTable, _checked(printable(read_strict_json(path))))
     except FileNotFoundError as error:
         raise BadDataError(f"{path}: no such file") from error
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise BadDataError(f"{path}: not a table that seqarena benchmark wrote with --save ({error})") from error
-    return table
+
+
+def _checked(values: Any) -> Any:
+    """Returns the JSON of a table whose cells are all texts; raises a ``ValueError`` for another one."""
+    if not isinstance(values, dict) or not isinstance(values.get("rows"), list):
+        raise ValueError("expected an object with rows")
+    headings, rows = values.get("headings"), values["rows"]
+    lists = [headings, values.get("notes"), *rows]
+    if not all(isinstance(each, list) and all(isinstance(cell, str) for cell in each) for each in lists):
+        raise ValueError("expected lists of texts")
+    if not headings or any(len(row) != len(headings) for row in rows):
+        raise ValueError("expected headings, and as many cells in each row")
+    return values | {"rows": [tuple(row) for row in rows]}
