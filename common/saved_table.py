@@ -47,7 +47,7 @@ class SavedTable:
         return render(self.title, self.headings, self.rows, [*self.notes, note], style)
 
 
-def add_save_option(parser: Parser, json_help: str | None = None) -> None:
+def add_output_options(parser: Parser, json_help: str | None = None) -> None:
     """Adds ``--save`` and, with its help, ``--json``, of which only one can be given."""
     either = parser.add_mutually_exclusive_group()
     if json_help is not None:
@@ -70,7 +70,7 @@ def _new_file(text: str) -> Path:
     return path
 
 
-def show(
+def print_table(
     options: Namespace, prog: str, arguments: Sequence[str], title: str, headings: Sequence[str], rows: Rows,
     notes: Sequence[str], device: str,
 ) -> None:  # fmt: skip
@@ -92,7 +92,7 @@ def show(
 
 
 def read_table(path: Path) -> SavedTable:
-    """Reads a table that ``show`` wrote.
+    """Reads a table that ``print_table`` wrote.
 
     Raises:
         BadDataError: no such file, or a file of something else.

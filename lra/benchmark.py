@@ -27,7 +27,7 @@ from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
 from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.package import build
-from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.saved_table import add_output_options, print_table
 from seqarena.common.tables import TableParts
 from seqarena.common.training.runtime import device_name, make_accelerator, seed_torch
 from seqarena.lra.__main__ import PACKAGE
@@ -52,7 +52,7 @@ def parser() -> Parser:
     made.add_argument("--steps", type=int, default=200, help="training steps (default: 200)")
     made.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0 on (default: 3)")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
-    add_save_option(made, json_help="print the losses of all steps as one JSON object")
+    add_output_options(made, json_help="print the losses of all steps as one JSON object")
     return made
 
 
@@ -165,7 +165,7 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(found))
     else:
         device = device_name(make_accelerator("float32").device)
-        show(options, parser().prog, arguments, *table(found, options), device)
+        print_table(options, parser().prog, arguments, *table(found, options), device)
     return 0
 
 

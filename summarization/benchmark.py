@@ -17,7 +17,7 @@ from seqarena.common.model.bert.checkpoint import to_public
 from seqarena.common.model.bert.families import BERT
 from seqarena.common.parser import Parser, at_least_one
 from seqarena.common.runs.trained import read_trained
-from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.saved_table import add_output_options, print_table
 from seqarena.common.training.runtime import device_name, make_accelerator
 from seqarena.summarization.data import Split
 from seqarena.summarization.decoding import Decoding, search
@@ -180,7 +180,7 @@ def parser() -> Parser:
     made.add_argument("--beam", type=int, default=5, help="hypotheses per text (default: 5)")
     made.add_argument("--batch-size", type=int, default=50, help="texts per batch (default: 50)")
     made.add_argument("--rounds", type=int, default=3, help="timed rounds (default: 3)")
-    add_save_option(made, json_help="print the measurements as one JSON object")
+    add_output_options(made, json_help="print the measurements as one JSON object")
     return made
 
 
@@ -216,5 +216,5 @@ def run(arguments: Sequence[str]) -> int:
     ]
     headings = ["stop", "ours, texts/s", "transformers, texts/s", "ratio", "same headlines"]
     title = f"beam search against generate: {options.run}"
-    show(options, parser().prog, arguments, title, headings, rows, notes, device)
+    print_table(options, parser().prog, arguments, title, headings, rows, notes, device)
     return 0

@@ -17,7 +17,7 @@ import torch
 
 from seqarena.common.attention import find_attention
 from seqarena.common.parser import Parser, at_least_one
-from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.saved_table import add_output_options, print_table
 from seqarena.common.training.runtime import device_name, seed_torch
 from seqarena.vqa.data import Split, VqaData
 from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, unread_batch
@@ -98,7 +98,7 @@ def parser() -> Parser:
     made.add_argument("--width", type=int, default=2048, help="features per box (default: 2048)")
     made.add_argument("--joint-dim", type=int, default=5000, help="width of Pythia's products (default: 5000)")
     made.add_argument("--repeats", type=int, default=3, help="timed rounds, after a warm-up round (default: 3)")
-    add_save_option(made)
+    add_output_options(made)
     return made
 
 
@@ -156,5 +156,5 @@ def run(arguments: Sequence[str]) -> int:
         + ", ".join(f"{size:,.0f} MiB ({name})" for name, size in memory.items()),
     ]
     title, headings = f"fusion by {options.attention} and Pythia", ["batches", "questions/s", "speedup"]
-    show(options, parser().prog, arguments, title, headings, rows, notes, device_name(CPU))
+    print_table(options, parser().prog, arguments, title, headings, rows, notes, device_name(CPU))
     return 0

@@ -14,7 +14,7 @@ from torch import Tensor
 from seqarena.common.errors import WrongUseError
 from seqarena.common.parser import Parser, at_least_one
 from seqarena.common.runs.cli import build_run
-from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.saved_table import add_output_options, print_table
 from seqarena.common.training.runtime import device_name, make_accelerator, seed_torch
 from seqarena.pretraining.__main__ import PACKAGE
 from seqarena.pretraining.transformer_xl import Memory, Model, TransformerXL
@@ -147,7 +147,7 @@ def parser() -> Parser:
     made.add_argument("--task", default="wikitext2", help="task of pretraining (default: wikitext2)")
     made.add_argument("--preset", default="small", help="preset to start from (default: small)")
     made.add_argument("--repeats", type=int, default=12, help="timed segments (default: 12)")
-    add_save_option(made, json_help="print the measurements as one JSON object")
+    add_output_options(made, json_help="print the measurements as one JSON object")
     return made
 
 
@@ -206,5 +206,5 @@ def run(arguments: Sequence[str]) -> int:
     ]
     headings = ["", "ours, ms", "other, ms", "ratio", "loss difference"]
     title = f"against the published formulation: preset {chosen.preset}"
-    show(options, parser().prog, arguments, title, headings, rows, notes, device)
+    print_table(options, parser().prog, arguments, title, headings, rows, notes, device)
     return 0

@@ -19,7 +19,7 @@ from seqarena.common.attention.visibility import ORDERS, Order
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import write_json
 from seqarena.common.parser import Parser
-from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.saved_table import add_output_options, print_table
 from seqarena.common.tables import TableParts
 from seqarena.common.training.runtime import code_version, device_name
 from seqarena.scripts.benchmark.cases import (
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Namespace]:
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds over all cases of a length (default: 5)")
     parser.add_argument("--no-memory", action="store_true", help="skip peak memory, which takes a process per case")
     parser.add_argument("--out", type=Path, default=Path("benchmarks"), help="folder of the JSON file and the plot")
-    add_save_option(parser, json_help="print the measurements as one JSON object")
+    add_output_options(parser, json_help="print the measurements as one JSON object")
     options = parser.parse_args(arguments)
     for name in ("batch", "heads", "head_dim", "repeats"):
         if getattr(options, name) < 1:
@@ -151,7 +151,9 @@ def run(arguments: Sequence[str]) -> int:
         if not lengths:
             raise
         print(f"interrupted; keeping the measured lengths: {', '.join(map(str, lengths))}", file=sys.stderr)
-        options.save = None  # its command would not be that of the table
+        if options.save is not None:  # the command in the file would be that of all lengths
+            print(f"the table is not written to {options.save}", file=sys.stderr)
+            options.save = None
     record = record_of(setting, found, ceiling)
     name = f"attention-{setting.device}-{setting.precision}"
     out = options.out
@@ -161,7 +163,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(record))
         return 0
-    show(options, PROG, arguments, *table(setting, found, ceiling, record["device"]), device=record["device"])
+    print_table(options, PROG, arguments, *table(setting, found, ceiling, record["device"]), device=record["device"])
     print(f"{out / name}.json, {out / name}.png")
     return 0
 

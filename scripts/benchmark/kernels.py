@@ -19,7 +19,7 @@ from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.triton.available import INSTALLED, INTERPRETED, LEAST_WIDTH, MOST_WIDTH
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser, at_least_one
-from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.saved_table import add_output_options, print_table
 
 if TYPE_CHECKING:
     from seqarena.common.attention.triton.launch import Role
@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     kinds = [words for name, words in KINDS.items() if getattr(options, name)]
     title = ", ".join(["instruction counts of the compiled kernels", *kinds])
     compiler = f"compiled by Triton {importlib.metadata.version('triton')}"
-    show(options, parser().prog, arguments, title, headings, rows, notes, compiler)
+    print_table(options, parser().prog, arguments, title, headings, rows, notes, compiler)
     return 0
 
 
@@ -89,7 +89,7 @@ def parser() -> Parser:
     parser.add_argument("--segments", action="store_true", help="with packed sequences")
     parser.add_argument("--window", action="store_true", help="with a window; needs --causal")
     parser.add_argument("--length", type=int, default=4096, help="only divisibility by 16 matters (default: 4096)")
-    add_save_option(parser, json_help="print a list of JSON objects")
+    add_output_options(parser, json_help="print a list of JSON objects")
     return parser
 
 

@@ -20,7 +20,7 @@ from seqarena.common.attention.module import self_attention
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
-from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.saved_table import add_output_options, print_table
 from seqarena.common.tables import TableParts
 from seqarena.common.training.runtime import device_name
 
@@ -43,7 +43,7 @@ def parser() -> Parser:
         "--longest-seconds", type=float, default=5.0,
         help="a variant that took this long is not measured at greater lengths (default: 5)",
     )  # fmt: skip
-    add_save_option(made, json_help="print the median seconds as one JSON object")
+    add_output_options(made, json_help="print the median seconds as one JSON object")
     return made
 
 
@@ -86,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(found))
     else:
-        show(options, parser().prog, arguments, *_table(found, options), device_name(torch.device("cpu")))
+        print_table(options, parser().prog, arguments, *_table(found, options), device_name(torch.device("cpu")))
     return 0
 
 

@@ -22,7 +22,7 @@ from seqarena.common.model.transformer import EncoderConfig, ModelConfig
 from seqarena.common.parser import Parser, at_least_one
 from seqarena.common.runs.package import Assembly, build
 from seqarena.common.runs.run import BaseRun
-from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.saved_table import add_output_options, print_table
 from seqarena.common.training.precision import precision_name
 from seqarena.common.training.runtime import device_name, make_accelerator, peak_memory_bytes, reset_peak_memory
 from seqarena.common.training.workers import run_in_process
@@ -198,7 +198,7 @@ def parser() -> Parser:
         help="also measure BERT or ViT of the transformers library on the same batches, and both encoders alone",
     )
     made.add_argument("--repeats", type=int, default=8, help="timed batches per variant (default: 8)")
-    add_save_option(made, json_help="print the measurements as one JSON object")
+    add_output_options(made, json_help="print the measurements as one JSON object")
     return made
 
 
@@ -249,5 +249,5 @@ def run(arguments: Sequence[str]) -> int:
         "training: forward and backward; memory: of a process of its own, libraries included",
     ]
     name = title(options, runs[0][1].preset, fields)
-    show(options, parser().prog, arguments, name, headings, rows, notes, first.device)
+    print_table(options, parser().prog, arguments, name, headings, rows, notes, first.device)
     return 0

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, record_function
 from seqarena.common.parser import Parser, at_least_one
 from seqarena.common.runs.package import Package, build
 from seqarena.common.runs.run import BaseRun
-from seqarena.common.saved_table import add_save_option, show
+from seqarena.common.saved_table import add_output_options, print_table
 from seqarena.common.training.runtime import device_name
 from seqarena.scripts.benchmark.selection import add_run_options, chosen, title
 
@@ -110,7 +110,7 @@ def parser() -> Parser:
     add_run_options(made)
     made.add_argument("--attention", help="variant (default: the preset's)")
     made.add_argument("--steps", type=int, default=4, help="number of profiled steps (default: 4)")
-    add_save_option(made)
+    add_output_options(made)
     return made
 
 
@@ -128,7 +128,7 @@ def run(arguments: Sequence[str]) -> int:
         if part == COMPUTATION:
             inside["outside of operators"] = inside.pop(part)
             most = sorted(inside.items(), key=lambda each: -each[1])[:SHOWN]
-            shown += [(f"  {name}", spent) for name, spent in most]
+            shown += [(f"{part}: {name}", spent) for name, spent in most]
         rows += [[name, f"{100 * spent / total:.1f} %", f"{1e3 * spent:.1f}"] for name, spent in shown]
     notes = [
         f"own time of each operator{' on the GPU' if profile.device.type == 'cuda' else ''}; number of steps: "
@@ -136,5 +136,5 @@ def run(arguments: Sequence[str]) -> int:
         f"{1e3 * profile.step_seconds:.0f} ms per step without the profiler",
     ]
     name, headings = title(options, run.preset, fields), ["part", "share", "ms"]
-    show(options, parser().prog, arguments, name, headings, rows, notes, device_name(profile.device))
+    print_table(options, parser().prog, arguments, name, headings, rows, notes, device_name(profile.device))
     return 0

@@ -38,9 +38,10 @@ CASES = (
     "pretraining/wikitext2/quick/recency",
     *(f"lra/listops/{WHOLE}/{variant}" for variant in VARIANTS),
     *(f"pretraining/mlm/quick/{variant}/data.building=packed" for variant in VARIANTS),
+    *(f"pretraining/wikitext2/quick/{variant}/segments.same-length=yes" for variant in VARIANTS),
 )
 """Tasks with variants, evaluated too; norms in each kind of model; all other variants; a paper's whole model in
-bfloat16; packed sequences."""
+bfloat16; packed sequences; windows."""
 COUNTS = HERE / "counts.json"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.common.parser import Parser
-from seqarena.common.saved_table import add_save_option, read_table, show
+from seqarena.common.saved_table import add_output_options, print_table, read_table
 from seqarena.scripts.seqarena import dispatch
 from tests.tables import DOCUMENTS, ROOT
 
@@ -19,8 +19,8 @@ HEADINGS, ROWS, NOTES = ["variant", "ms"], [["x | 3", "1.5"], ["", "2"]], ["medi
 def saved(path: Path, *arguments: str) -> Path:
     parser = Parser(prog="seqarena benchmark one")
     parser.add_argument("--lengths", nargs="+")
-    add_save_option(parser, json_help="print JSON")
-    show(parser.parse_args(arguments), parser.prog, arguments, "one", HEADINGS, ROWS, NOTES, "a processor")
+    add_output_options(parser, json_help="print JSON")
+    print_table(parser.parse_args(arguments), parser.prog, arguments, "one", HEADINGS, ROWS, NOTES, "a processor")
     return path
 
 

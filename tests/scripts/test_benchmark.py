@@ -132,8 +132,11 @@ def test_an_interrupted_benchmark_keeps_what_it_measured(
 
     monkeypatch.setattr(attention, "measure", measured)
     command = "attention --lengths 8 16 --batch 1 --head-dim 4 --repeats 1 --attention x3 --no-memory --out"
-    assert run([*command.split(), str(tmp_path)]) == 0
-    assert "interrupted; keeping the measured lengths: 8\n" in capsys.readouterr().err
+    assert run([*command.split(), str(tmp_path), "--save", str(tmp_path / "table.json")]) == 0
+    told = capsys.readouterr().err
+    assert "interrupted; keeping the measured lengths: 8\n" in told
+    assert "the table is not written to" in told
+    assert not (tmp_path / "table.json").exists()
     record = json.loads((tmp_path / "attention-cpu-float32.json").read_text())
     assert {each["case"]["length"] for each in record["measurements"]} == {8}
 

@@ -7,7 +7,7 @@ from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.prepare import run, select_run
 
 
-def test_data_are_make_ahead_and_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_are_prepared_before_and_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["lra", "pathfinder", "--data.examples", "50", "--data.size", "14", "--data.contour-length", "3"]
     assert run([*command, "--data-folder", str(tmp_path)]) == 0
     first = capsys.readouterr()

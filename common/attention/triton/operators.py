@@ -51,6 +51,11 @@ class ElementwiseCall(NamedTuple):
     window: int
     """0 for no window."""
 
+    def contiguous(self) -> "ElementwiseCall":
+        """Returns the call with tensors as the kernels read them; they read the bias with any strides."""
+        names = ("query", "key", "value", "row_scale")
+        return self._replace(**{name: getattr(self, name).contiguous() for name in names})
+
     def launcher(self) -> Callable[..., None]:
         """Returns a function that launches a kernel on tensors."""
         bits, settings = dropout_of(self.query, self.key, self.seed, self.dropout)
@@ -116,26 +121,12 @@ def elementwise_forward(
     memory: int, window: int,
 ) -> Tensor:  # fmt: skip
     """Returns the output (B H N E) in the dtype of ``value``."""
-    query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
     call = ElementwiseCall(
-        query,
-        key,
-        value,
-        bias,
-        row_scale,
-        query_real,
-        key_real,
-        segments,
-        seed,
-        dropout,
-        phi,
-        power,
-        causal,
-        memory,
+        query, key, value, bias, row_scale, query_real, key_real, segments, seed, dropout, phi, power, causal, memory,
         window,
-    )
+    ).contiguous()  # fmt: skip
     out = value.new_empty(*query.shape[:3], value.shape[3])
-    call.launcher()(elementwise.elementwise_forward, "forward", query, key, value, out)
+    call.launcher()(elementwise.elementwise_forward, "forward", call.query, call.key, call.value, out)
     return out
 
 
@@ -146,31 +137,17 @@ def elementwise_backward(
     phi: str, power: int, causal: bool, memory: int, window: int, learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key, value and bias, the last without elements unless it ``learns``."""
-    query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
     call = ElementwiseCall(
-        query,
-        key,
-        value,
-        bias,
-        row_scale,
-        query_real,
-        key_real,
-        segments,
-        seed,
-        dropout,
-        phi,
-        power,
-        causal,
-        memory,
+        query, key, value, bias, row_scale, query_real, key_real, segments, seed, dropout, phi, power, causal, memory,
         window,
-    )
-    grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
+    ).contiguous()  # fmt: skip
+    grad_query, grad_key, grad_value = (torch.empty_like(each) for each in call[:3])
     grad_bias = bias_gradient(query, bias, learns)
     if causal:
-        grad_bias.zero_()  # later keys
+        grad_bias.zero_()  # keys that are later or before the window
     if grad.dtype != torch.float16:  # in which the product could underflow
         grad = torch.mul(grad, row_scale[:, None, :, None], out=torch.empty_like(grad))
-    launch, inputs = call.launcher(), (query, key, value, grad.contiguous())
+    launch, inputs = call.launcher(), (call.query, call.key, call.value, grad.contiguous())
     launch(elementwise.elementwise_backward_queries, "queries", *inputs, grad_query, grad_bias, learns=learns)
     launch(elementwise.elementwise_backward_keys, "keys", *inputs, grad_key, grad_value)
     return grad_query, grad_key, grad_value, grad_bias

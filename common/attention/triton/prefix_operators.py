@@ -139,22 +139,9 @@ def prefix_forward(
     halves, and the logsumexp of the softmax as rho_i.
     """
     call = PrefixCall(
-        query,
-        key,
-        value,
-        bias,
-        mixing,
-        state,
-        query_real,
-        key_real,
-        segments,
-        seed,
-        dropout,
-        mixed,
-        causal,
-        memory,
+        query, key, value, bias, mixing, state, query_real, key_real, segments, seed, dropout, mixed, causal, memory,
         window,
-    ).contiguous()
+    ).contiguous()  # fmt: skip
     out, last, row_lse, doubly, softmax, softmax_lse = call.empty_results()
     bits, settings = dropout_of(query, key, seed, dropout)
     states = call.states()
@@ -177,27 +164,14 @@ def prefix_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key, value, bias and mixing; that of a bias has no elements unless it learns."""
     call = PrefixCall(
-        query,
-        key,
-        value,
-        bias,
-        mixing,
-        state,
-        query_real,
-        key_real,
-        segments,
-        seed,
-        dropout,
-        mixed,
-        causal,
-        memory,
+        query, key, value, bias, mixing, state, query_real, key_real, segments, seed, dropout, mixed, causal, memory,
         window,
-    ).contiguous()
+    ).contiguous()  # fmt: skip
     query, key, value = call.query, call.key, call.value
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
     grad_bias, grad = bias_gradient(query, bias, learns), grad.contiguous()
     if causal:
-        grad_bias.zero_()  # later keys
+        grad_bias.zero_()  # keys that are later or before the window
     delta, _ = row_products(grad, doubly if mixed else out, row_lse, sums=False)
     softmax_delta = row_products(grad, softmax, softmax_lse, sums=False)[0] if mixed else softmax_lse
     bits, settings = dropout_of(query, key, seed, dropout)

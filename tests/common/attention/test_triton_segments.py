@@ -58,7 +58,7 @@ def test_windows_are_the_formula(name: str, window: int, memory: int) -> None:
 
 @pytest.mark.parametrize("name", ["x3", "dnas", "hnas"])
 def test_a_bias_and_a_window_are_the_formula(name: str) -> None:
-    """As in an evaluation of Transformer-XL in which all tokens attend to the same number of others."""
+    """As Transformer-XL is scored with ``same_length``."""
     kernel = find_attention(name).build(heads=2)
     visibility = replace(padded(LENGTH, LENGTH + 20, "causal", 20), window=20)
     given = poisoned(inputs(LENGTH, LENGTH + 20, times=0.5), visibility)

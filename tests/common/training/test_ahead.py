@@ -60,7 +60,7 @@ class Interrupted(ToyBatches):
         return super().__getitem__(step)
 
 
-def test_a_run_with_batches_make_ahead_has_the_same_bits_also_resumed(
+def test_a_run_with_batches_of_a_thread_has_the_same_bits_also_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = toy_fit(tmp_path / "inline")
