@@ -20,6 +20,10 @@ from seqarena.common.tables import Rows, render
 from seqarena.common.training.runtime import code_version
 
 
+PLACES = ("--save", "--out", "--data-folder")
+"""Options that only say where files are. The command in a saved table is without them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SavedTable:
     """A table of measurements, with the command that measured it."""
@@ -80,7 +84,7 @@ def print_table(
         return
     command = prog.split()
     for before, each in itertools.pairwise(["", *arguments]):
-        if "--save" not in (before, each.partition("=")[0]):
+        if before not in PLACES and each.partition("=")[0] not in PLACES:
             command.append(each)
     table = SavedTable(
         title=title, headings=tuple(headings), rows=tuple(map(tuple, rows)), notes=tuple(notes),

@@ -19,6 +19,7 @@ HEADINGS, ROWS, NOTES = ["variant", "ms"], [["x | 3", "1.5"], ["", "2"]], ["medi
 def saved(path: Path, *arguments: str) -> Path:
     parser = Parser(prog="seqarena benchmark one")
     parser.add_argument("--lengths", nargs="+")
+    parser.add_argument("--data-folder")
     add_output_options(parser, json_help="print JSON")
     print_table(parser.parse_args(arguments), parser.prog, arguments, "one", HEADINGS, ROWS, NOTES, "a processor")
     return path
@@ -30,7 +31,7 @@ def test_a_table_comes_back_with_its_command(
 ) -> None:
     path = tmp_path / "a b.json"
     option = ["--save", str(tmp_path / "other.json"), f"--save={path}"] if is_joined else ["--save", str(path)]
-    table = read_table(saved(path, "--lengths", "16", "32 k", *option))
+    table = read_table(saved(path, "--data-folder", "mine", *option, "--lengths", "16", "32 k"))
     shown = capsys.readouterr().out
     assert "│ x | 3" in shown
     assert shown.endswith(f"{path}\n")
