@@ -19,7 +19,6 @@ from seqarena.common.runs.config import from_json, to_json
 from seqarena.common.tables import Rows, render
 from seqarena.common.training.runtime import code_version
 
-
 PLACES = ("--save", "--out", "--data-folder")
 """Options that only say where files are. The command in a saved table is without them."""
 
