@@ -214,10 +214,11 @@ def table(setting: Setting, found: Sequence[Measurement], ceiling: float, device
         )
     title = f"attention, batch {setting.batch}, {setting.heads} heads of {setting.head_dim}, {setting.precision}"
     notes = [
-        f"dropout {setting.dropout}, {setting.padding:.0%} padding; {device}; medians of {setting.repeats} rounds over "
-        "all cases of a length, after one warm-up round; both: forward and backward",
-        "/ softmax, / causal: both, over the time of PyTorch's scaled_dot_product_attention (causal) in the same "
-        "rounds, with its fastest backend, without dropout or padding",
+        f"dropout {setting.dropout}, {setting.padding:.0%} padding; {device}; medians over rounds of all cases of a "
+        f"length, of which {setting.repeats} were timed after a warm-up; both: forward and backward",
+        "/ softmax: both, over the time of PyTorch's scaled_dot_product_attention in the same rounds, with its fastest "
+        "backend, without dropout or padding",
+        *(["/ causal: the same in causal order"] if causal else []),
         *(backends(found, order) for order in ("none", *(["causal"] if causal else []))),
         "of matmul: operations per second of the required matrix products, padding included, over the "
         f"{ceiling / 1e9:,.0f} G/s of one large product",
