@@ -24,6 +24,8 @@ BATCH, COMPUTATION, UPDATE = PARTS = ("making the batch", "forward and backward"
 """Parts of a step; the gradient's norm and clipping count as backward."""
 SHOWN = 12
 """Number of operators listed individually."""
+INSIDE = "· "
+"""Mark of a row that is inside the part above it; spaces would be lost in Markdown."""
 BACKWARD = "autograd::engine::evaluate_function: "
 """Beginning of PyTorch's name of a step of the backward pass, which has a thread of its own on a GPU."""
 PREFIXES = (BACKWARD, "torch::autograd::", "GeneratedBackwardFor_", "aten::")
@@ -128,7 +130,7 @@ def run(arguments: Sequence[str]) -> int:
         if part == COMPUTATION:
             inside["outside of operators"] = inside.pop(part)
             most = sorted(inside.items(), key=lambda each: -each[1])[:SHOWN]
-            shown += [(f"{part}: {name}", spent) for name, spent in most]
+            shown += [(INSIDE + name, spent) for name, spent in most]
         rows += [[name, f"{100 * spent / total:.1f} %", f"{1e3 * spent:.1f}"] for name, spent in shown]
     notes = [
         f"own time of each operator{' on the GPU' if profile.device.type == 'cuda' else ''}; number of steps: "
