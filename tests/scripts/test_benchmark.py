@@ -36,6 +36,7 @@ from seqarena.scripts.benchmark.cases import (
     expressible,
     fused_softmax,
     operations,
+    peak,
     softmax_backends,
 )
 from seqarena.scripts.benchmark.transformers import forwards
@@ -179,6 +180,13 @@ def test_the_idle_memory_of_a_step_is_that_of_the_pass_with_the_peak(monkeypatch
     monkeypatch.setattr(step, "run_in_process", measured)
     (found,) = step.measure_twice("lra", [("softmax", PRESETS["listops"]["quick"].run, step.OURS)], Path(), 1)
     assert (found.peak_memory_bytes, found.idle_memory_bytes) == (120, 70)
+
+
+@pytest.mark.extras  # a process of its own, which loads torch._dynamo
+def test_libraries_are_not_part_of_the_peak_of_chunks() -> None:
+    """They take 160 MiB, and the chunks about 100."""
+    case = Case(variant="x3", order="causal", implementation="chunked", length=2048)
+    assert peak(setting(batch=2, heads=2, head_dim=32), case) < 150 * 2**20
 
 
 def test_what_cannot_be_is_left_out() -> None:
