@@ -79,8 +79,15 @@ def print_table(
 ) -> None:  # fmt: skip
     """Prints a table and, if ``options.save`` is a path, writes it there, with the command and the device."""
     print(render(title, headings, rows, notes, "terminal"))
-    if options.save is None:
-        return
+    if options.save is not None:
+        save_table(options.save, prog, arguments, title, headings, rows, notes, device)
+
+
+def save_table(
+    path: Path, prog: str, arguments: Sequence[str], title: str, headings: Sequence[str], rows: Rows,
+    notes: Sequence[str], device: str,
+) -> None:  # fmt: skip
+    """Writes a table to a file, with the command and the device, and prints the path."""
     command = prog.split()
     for before, each in itertools.pairwise(["", *arguments]):
         if before not in PLACES and each.partition("=")[0] not in PLACES:
@@ -90,8 +97,8 @@ def print_table(
         command=shlex.join(command), device=device, torch=torch.__version__,
         date=datetime.now(UTC).date().isoformat(), **code_version(),
     )  # fmt: skip
-    write_json(options.save, to_json(table))
-    print(options.save)
+    write_json(path, to_json(table))
+    print(path)
 
 
 def read_table(path: Path) -> SavedTable:
@@ -105,7 +112,7 @@ def read_table(path: Path) -> SavedTable:
     except FileNotFoundError as error:
         raise BadDataError(f"{path}: no such file") from error
     except (OSError, ValueError) as error:
-        raise BadDataError(f"{path}: not a table that seqarena benchmark wrote with --save ({error})") from error
+        raise BadDataError(f"{path}: not a table that seqarena wrote with --save ({error})") from error
 
 
 def _checked(values: Any) -> Any:

@@ -8,9 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
+
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
 from seqarena.common.runs.external import add_code_option
+from seqarena.common.saved_table import add_output_options, save_table
+from seqarena.common.training.runtime import device_name
 from seqarena.scripts.figures import (
     depth,
     p1_growth,
@@ -56,6 +60,9 @@ FIGURES: Mapping[str, Drawing] = MappingProxyType(
     }
 )
 ALL = "all"
+TITLE = "Claims that the figures check"
+HEADINGS = ("figure", "claim", "measured here", "verdict")
+"""Title and columns of the table of ``--save``."""
 
 
 def parser() -> Parser:
@@ -91,7 +98,7 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     made.add_argument("--out", type=Path, default=Path("figures"), help="output folder (default: figures)")
-    made.add_argument("--json", action="store_true", help="print the findings as one JSON object on the last line")
+    add_output_options(made, "print the findings as one JSON object on the last line")
     return made
 
 
@@ -143,4 +150,12 @@ def run(arguments: Sequence[str]) -> int:
                 print(f"  {'agrees  ' if each.agrees else 'DIFFERS '} {each.claim}: {each.found}")
     if options.json:
         print(json.dumps(found))
+    if options.save is not None:
+        rows = [
+            [name, each["claim"], each["found"], "agrees" if each["agrees"] else "differs"]
+            for name, findings in found.items()
+            for each in findings
+        ]
+        device = device_name(torch.device("cpu"))
+        save_table(options.save, parser().prog, arguments, TITLE, HEADINGS, rows, [], device)
     return 0

@@ -85,7 +85,7 @@ def test_json_is_not_printed_where_a_table_is_saved(tmp_path: Path) -> None:
 def test_a_changed_file_is_refused(changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = saved(tmp_path / "here.json", "--save", str(tmp_path / "here.json"))
     path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
-    with pytest.raises(BadDataError, match=f"{path}: not a table that seqarena benchmark wrote with --save"):
+    with pytest.raises(BadDataError, match=f"{path}: not a table that seqarena wrote with --save"):
         read_table(path)
     assert run_command(dispatch, ["benchmark", "show", str(path)]) != 0
     assert "not a table" in capsys.readouterr().err

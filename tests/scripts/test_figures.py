@@ -11,6 +11,7 @@ import torch
 
 from seqarena.common.errors import run_command
 from seqarena.common.model.bert.model import BertConfig
+from seqarena.common.saved_table import read_table
 from seqarena.pretraining.wikitext.data import WikiText
 from seqarena.scripts.figures import FIGURES, depth, p1_growth, p2, p3_eta, p3_pre_norm, p3_start, p3_steps
 from seqarena.scripts.figures.p3_tau import similarities
@@ -346,6 +347,17 @@ def test_a_figure_is_the_same_every_time(tmp_path: Path) -> None:
     for ending in ("svg", "csv"):
         one, other = ((tmp_path / folder / f"p2-collapse.{ending}").read_bytes() for folder in ("one", "other"))
         assert one == other
+
+
+def test_findings_are_saved_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "found.json"
+    command = ["figures", "p2-centres", "p2-collapse", "--out", str(tmp_path), "--save", str(path)]
+    assert run_command(dispatch, command) == 0
+    shown, table = capsys.readouterr().out, read_table(path)
+    assert [row[0] for row in table.rows] == sorted(row[0] for row in table.rows)
+    assert {row[0] for row in table.rows} == {"p2-centres", "p2-collapse"}
+    assert all(f"{row[1]}: {row[2]}\n" in shown for row in table.rows)
+    assert table.command == "seqarena figures p2-centres p2-collapse"
 
 
 def test_a_mistyped_figure_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
