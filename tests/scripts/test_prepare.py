@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.saved_table import read_table
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.prepare import run, select_run
 
@@ -18,6 +19,18 @@ def test_data_are_prepared_before_and_found_again(tmp_path: Path, capsys: pytest
     second = capsys.readouterr()
     assert second.out == first.out
     assert "drawing" not in second.err
+
+
+def test_floors_are_saved_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "floors.json"
+    command = ["lra", "listops", "--preset", "quick", "--data.train", "200", "--data.test", "50"]
+    assert run([*command, "--data-folder", str(tmp_path), "--save", str(path)]) == 0
+    shown, table = capsys.readouterr().out, read_table(path)
+    assert table.headings == ("rule", "test accuracy")
+    assert all(f"{rule} {score}" in shown for rule, score in table.rows)
+    assert len(table.rows) == 6
+    assert table.notes[0].removeprefix("data: ") in shown
+    assert table.command == f"seqarena prepare {' '.join(command)}"
 
 
 def test_what_cannot_be_prepared_is_said(tmp_path: Path) -> None:
