@@ -14,6 +14,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from seqarena.common.runs.config import to_json
 from seqarena.scripts import leaderboard, report
@@ -39,17 +40,49 @@ def printed(command: str, arguments: str) -> str:
     return shown.getvalue()
 
 
-def depth_table(group: str) -> str:
-    """Returns the mean losses of one group of arms of ``seqarena figures depth``, from the records in docs/figures."""
-    arms, found = {"main": ARMS, "faster": FASTER, "rivals": RIVALS}[group], defaultdict(list)
+def depth_courses() -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Returns (arm as JSON, layers) -> what was recorded of its trainings by ``seqarena figures depth``, by seed."""
+    found = defaultdict(list)
     for path in sorted((ROOT / "docs" / "figures" / "trainings").glob(f"depth-{VERSION}-*.json")):
         record = json.loads(path.read_bytes())
         trial = record["trial"]
         if (trial["steps"], trial["dim"]) == (FULL.steps, FULL.dim):
-            found[json.dumps(trial["arm"]), trial["depth"]].append(end_of(record["course"]["losses"]))
+            found[json.dumps(trial["arm"]), trial["depth"]].append((trial["seed"], record["course"]))
+    return {key: [course for _, course in sorted(each, key=lambda pair: pair[0])] for key, each in found.items()}
+
+
+def layers_table() -> str:
+    """Returns similarity and gradient by layer of the deepest models of the first seed, at the end."""
+    deepest, courses = FULL.depths[-1], depth_courses()
+    shown = (1, deepest // 2, deepest)
+    lines = [
+        f"| norm | token similarity after layers {', '.join(map(str, shown))} | gradient norm of layers 1, {deepest} | "
+        f"layer {deepest} / layer 1 |",
+        "|---|---|---|---:|",
+    ]
+    for arm in (*ARMS, *FASTER, *RIVALS):
+        course = courses[json.dumps(to_json(arm)), deepest][0]
+        similarity, gradient = course["similarity"][-1], course["gradient"][-1]
+        ratio = gradient[-1] / gradient[0]
+        cells = [
+            arm.label,
+            ", ".join(f"{similarity[each - 1]:.2f}" for each in shown),
+            f"{gradient[0]:.1g}, {gradient[-1]:.1g}",
+            f"{ratio:,.0f}" if ratio > 100 else f"{ratio:.2g}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def depth_table(group: str) -> str:
+    """Returns the mean losses of one group of arms of ``seqarena figures depth``, from the records in docs/figures."""
+    if group == "layers":
+        return layers_table()
+    arms = {"main": ARMS, "faster": FASTER, "rivals": RIVALS}[group]
+    found = {key: [end_of(course["losses"]) for course in each] for key, each in depth_courses().items()}
     lines = [f"| layers | {' | '.join(arm.label for arm in arms)} |", f"|---:|{'---:|' * len(arms)}"]
     for depth, seeds in zip(FULL.depths, FULL.seeds, strict=True):
-        ends = [found[json.dumps(to_json(arm)), depth] for arm in arms]
+        ends = [found.get((json.dumps(to_json(arm)), depth), []) for arm in arms]
         cells = [f"{fmean(each):.2f}{'' if len(each) == seeds else f' ({len(each)})'}" if each else "" for each in ends]
         lines.append(f"| {depth} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
