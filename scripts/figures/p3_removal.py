@@ -65,14 +65,16 @@ def make(settings: FigureOptions) -> FigureResult:
     lines.append(Line(label="our module", x=[each for each, _ in pairs], y=dots, dots=True))
     taus = [0.5 * number / (count - 1) for number in range(count)]
     stacks = torch.tensor([[final_similarity(tau, seed, depth) for seed in range(trials)] for tau in taus])
-    found = stacks.mean(dim=1).tolist()
+    found, by_odds = stacks.mean(dim=1).tolist(), [predicted_similarity(tau, depth) for tau in taus]
+    half = len(taus) // 2
+    off = max(abs(one - other) for one, other in zip(found[: half + 1], by_odds[: half + 1], strict=True))
     held = next((tau for tau, value in zip(taus, found, strict=True) if value < 0.1), math.inf)
     return FigureResult(
         panels=[
             Panel(title="one de-escalation", x="token similarity before", y="after", lines=lines),
             Panel(title=f"{depth} layers without feed-forwards", x="tau", y="token similarity at the end", lines=[
                 Line(label="random attention", x=taus, y=found),
-                Line(label="by odds", x=taus, y=[predicted_similarity(tau, depth) for tau in taus]),
+                Line(label="by odds", x=taus, y=by_odds),
             ]),
         ],
         findings=[
@@ -80,6 +82,9 @@ def make(settings: FigureOptions) -> FigureResult:
                     agrees=worst < 1e-9),
             Finding(claim=f"ours: attention alone is balanced by tau {BALANCE:.2f}", agrees=abs(held - BALANCE) < 0.1,
                     found=f"similarity ends below 0.1 from tau {held:.2f} on"),
+            Finding(claim="ours: below it, the odds predict the similarity", agrees=off < 0.1,
+                    found=f"tau {taus[half]:.2f}: {found[half]:.2f}, by odds {by_odds[half]:.2f}; largest difference "
+                          f"up to there {off:.2f}"),
         ],
     )  # fmt: skip
 

@@ -92,7 +92,13 @@ def compare_norms(settings: FigureOptions) -> FigureResult:
         stacks = torch.tensor([similarities(norm, seed, depth=depth, dim=dim) for seed in range(trials)])
         lines.append(Line(label=name, x=range(1, depth + 1), y=stacks.mean(dim=0).tolist()))
     panel = Panel(title="random stacks", x="layer", y="token similarity, 0 to 1", limits=(0.0, 1.0), lines=lines)
-    return FigureResult(panels=[panel], findings=[])
+    ends = {line.label: line.y[-1] for line in lines}
+    others = [end for name, end in ends.items() if name != "post"]
+    finding = Finding(
+        claim="ours: no other norm makes the tokens as alike as post-norm", agrees=max(others) < ends["post"],
+        found=", ".join(f"{name} {end:.3f}" for name, end in sorted(ends.items(), key=lambda each: -each[1])),
+    )  # fmt: skip
+    return FigureResult(panels=[panel], findings=[finding])
 
 
 COMPARISON = Drawing(
