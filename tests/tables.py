@@ -30,6 +30,7 @@ TABLE = re.compile(
 )
 COMMANDS = {"leaderboard": leaderboard.run, "benchmark gpu": gpu.run, "benchmark show": show.run}
 
+SMALL = re.compile(r"(<!-- runs of the tier small -->\n).*?(<!-- end of the table -->)", re.DOTALL)
 DEPTH = re.compile(r"(<!-- depth trainings: (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
 
 
@@ -88,9 +89,21 @@ def depth_table(group: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def small_table() -> str:
+    """Returns the number of runs of each task of the tier small, and the hours of those that are committed."""
+    lines = ["| task | tested runs | runs that chose a rate | core hours of the tested runs |", "|---|---:|---:|---:|"]
+    for folder in sorted((ROOT / "results" / "small").iterdir()):
+        seconds = [json.loads(each.read_bytes())["training_seconds"] for each in folder.rglob("result.json")]
+        tunings = [json.loads(each.read_bytes()) for each in folder.rglob("tunings/*.json")]
+        trials = sum(len(scores) for each in tunings for choice in each["choices"] for _, scores in choice["scores"])
+        lines.append(f"| `{folder.name}` | {len(seconds)} | {trials} | {sum(seconds) / 3600:.1f} |")
+    return "\n".join([*lines, ""])
+
+
 def with_tables(text: str) -> str:
     """Returns a document with its tables as the results say."""
     text = TABLE.sub(lambda found: f"{found[1]}{printed(found[2], found[3])}{found[4]}", text)
+    text = SMALL.sub(lambda found: f"{found[1]}{small_table()}{found[2]}", text)
     return DEPTH.sub(lambda found: f"{found[1]}{depth_table(found[2])}{found[3]}", text)
 
 

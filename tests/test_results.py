@@ -147,6 +147,26 @@ def test_the_training_times_of_the_guide_are_those_of_the_results() -> None:
     }
 
 
+def test_the_measured_hours_of_the_guide_are_those_of_the_results() -> None:
+    told = {
+        (folder, preset): hours
+        for line in (ROOT / "docs" / "guide.md").read_text().splitlines()
+        for numbers, folder in re.findall(r"\| ([0-9. and]+) hours of one thread \(measured, `results/(\w+)`\)", line)
+        for preset, hours in zip(
+            re.findall(r"`lra ([a-z0-9-]+ --preset [a-z-]+)`", line), numbers.split(" and "), strict=True
+        )
+    }
+    assert len(told) == 4
+    for (folder, words), hours in told.items():
+        task, _, preset = words.split()
+        seconds = [
+            each.training_seconds
+            for path, each in results().items()
+            if path_in_results(path).parts[0] == folder and (each.task, each.preset) == (task, preset)
+        ]
+        assert f"{sum(seconds) / 3600:.1f}" == hours, words
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: each.name)
 def test_tables_in_documents_are_those_of_the_results(document: Path) -> None:
     """``make tables`` writes them."""
