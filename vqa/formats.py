@@ -13,6 +13,7 @@ If a file does not contain the size of a picture, the maximum coordinates of its
 
 import base64
 import binascii
+import contextlib
 import csv
 import importlib
 import pickle
@@ -28,6 +29,7 @@ import numpy.typing as npt
 
 from seqarena.common.data.readers import npz_arrays
 from seqarena.common.errors import BadDataError, WrongUseError, damage
+from seqarena.common.training.workers import run_in_process
 from seqarena.vqa.regions import PictureRegions
 
 Floats = npt.NDArray[np.float32]
@@ -186,25 +188,49 @@ def _pickled_ids(path: Path, count: int, trust: bool) -> list[int]:
 
 def read_lmdb(path: Path, trust: bool) -> Iterator[PictureRegions]:
     """Yields the pictures of an LMDB of MMF, whose values are pickled."""
-    lmdb = _extra("lmdb")
-    _require_trust(trust, path)
-    with lmdb.open(str(path), readonly=True, lock=False) as opened, _begin(opened, path) as reader:
+    with _lmdb(path, trust) as reader:
         for key in _unpickle(reader.get(b"keys"), "keys", path):
             values = _unpickle(reader.get(key), key, path)
             name = key.decode() if isinstance(key, bytes) else str(key)
             yield _regions_of_dict(values, picture_of(name, str(path)), path, ("features", "bbox"))
 
 
-def _begin(opened: Any, path: Path) -> Any:
+@contextlib.contextmanager
+def _lmdb(path: Path, trust: bool) -> Iterator[Any]:
     """Begins a transaction after checking that the LMDB is complete: reading a missing page would kill the process."""
+    _extra("lmdb")
+    _require_trust(trust, path)
+    try:
+        run_in_process(_touch_pages, path)
+    except OSError as error:
+        raise BadDataError(f"{path}: data.mdb names pages that it does not have; the file is damaged") from error
+    with _begin(path) as reader:
+        yield reader
+
+
+def _touch_pages(path: Path) -> None:
+    """Reads a byte of each value, in a process of its own."""
+    with _begin(path) as reader:
+        for value in reader.cursor().iternext(keys=False):
+            value[-1:]
+
+
+@contextlib.contextmanager
+def _begin(path: Path) -> Iterator[Any]:
+    with _extra("lmdb").open(str(path), readonly=True, lock=False) as opened:
+        _check_size(opened, path)
+        with opened.begin(buffers=True) as reader:
+            yield reader
+
+
+def _check_size(opened: Any, path: Path) -> None:
     needed = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
     found = (path / "data.mdb").stat().st_size
     if found < needed:
         raise BadDataError(f"{path}: expected {needed:,} bytes in data.mdb, found {found:,}; the file is truncated")
-    return opened.begin()
 
 
-def _unpickle(value: bytes | None, key: object, path: Path) -> Any:
+def _unpickle(value: memoryview | None, key: object, path: Path) -> Any:
     if value is None:
         raise BadDataError(f"{path}: expected the key {key!r}, found none")
     return pickle.loads(value)
@@ -277,8 +303,7 @@ def _count(path: Path, kind: str, trust: bool) -> int:
     if kind == "hdf5":
         with _extra("h5py").File(path, "r") as file:
             return len(file["pos_boxes"] if "pos_boxes" in file else file["image_features"])
-    _require_trust(trust, path)
-    with _extra("lmdb").open(str(path), readonly=True, lock=False) as opened, _begin(opened, path) as reader:
+    with _lmdb(path, trust) as reader:
         return len(_unpickle(reader.get(b"keys"), "keys", path))
 
 

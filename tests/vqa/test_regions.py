@@ -378,3 +378,17 @@ def test_an_lmdb_of_which_a_part_is_missing_ends_no_process(tmp_path: Path) -> N
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran.stderr
     assert "bytes in data.mdb, found 12,288; the file is truncated" in ran.stderr
+
+
+@pytest.mark.extras
+def test_an_lmdb_with_a_value_that_is_too_long_ends_no_process(tmp_path: Path) -> None:
+    """A value of several pages is named by its length and its first page, before and after its key."""
+    source = as_lmdb(tmp_path, pictures(100))
+    stored = source / "data.mdb"
+    content = stored.read_bytes()
+    first = next(page for page in range(2, len(content) // 4096) if content[4096 * page + 10] == 4)
+    named = b"keys" + first.to_bytes(8, "little")
+    before, after = content.split(named)
+    stored.write_bytes(before[:-8] + (2**30).to_bytes(4, "little") + before[-4:] + named + after)
+    with pytest.raises(BadDataError, match=r"data\.mdb names pages that it does not have; the file is damaged"):
+        formats.count(source, "lmdb", trust=True)
