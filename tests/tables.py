@@ -13,12 +13,13 @@ import shlex
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from seqarena.common.runs.config import to_json
 from seqarena.scripts import leaderboard, report
 from seqarena.scripts.benchmark import gpu, show
+from seqarena.scripts.figures import p2_recall
 from seqarena.scripts.figures.depth import ARMS, FASTER, FULL, RIVALS, VERSION
 from seqarena.scripts.figures.trainings import end_of
 
@@ -30,7 +31,9 @@ TABLE = re.compile(
 )
 COMMANDS = {"leaderboard": leaderboard.run, "benchmark gpu": gpu.run, "benchmark show": show.run}
 
-SMALL = re.compile(r"(<!-- runs of the tier small -->\n).*?(<!-- end of the table -->)", re.DOTALL)
+RECORDS = re.compile(
+    r"(<!-- (runs of the tier small|trainings of p2-recall) -->\n).*?(<!-- end of the table -->)", re.DOTALL
+)
 DEPTH = re.compile(r"(<!-- depth trainings: (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
 
 
@@ -89,6 +92,24 @@ def depth_table(group: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def recall_table() -> str:
+    """Returns the scores of ``seqarena figures p2-recall``, from the records in docs/figures: mean (sd) over seeds."""
+    found = defaultdict(list)
+    for path in sorted((ROOT / "docs" / "figures" / "trainings").glob(f"recall-{p2_recall.VERSION}-*.json")):
+        record = json.loads(path.read_bytes())
+        for name, score in record["course"].items():
+            if name != "class" and score is not None:
+                found[record["trial"]["recall"], record["trial"]["attention"]["class"], name].append(100 * score)
+    arms, groups = {"softmax": "Softmax", "dnas": "DoublyNormalized"}, p2_recall.GROUPS
+    headings = [f"{title}: {arm}" for title in groups for arm in arms]
+    lines = [f"| fraction that A finds | {' | '.join(headings)} |", f"|---:|{'---:|' * len(headings)}"]
+    for recall in sorted({recall for recall, *_ in found}):
+        cells = [found.get((recall, kind, name), []) for name in groups.values() for kind in arms.values()]
+        shown = [f"{fmean(each):.1f} ({stdev(each):.1f})" if each else "" for each in cells]
+        lines.append(f"| {recall} | {' | '.join(shown)} |")
+    return "\n".join([*lines, ""])
+
+
 def small_table() -> str:
     """Returns the number of runs of each task of the tier small, and the hours of those that are committed."""
     lines = ["| task | tested runs | runs that chose a rate | core hours of the tested runs |", "|---|---:|---:|---:|"]
@@ -103,7 +124,8 @@ def small_table() -> str:
 def with_tables(text: str) -> str:
     """Returns a document with its tables as the results say."""
     text = TABLE.sub(lambda found: f"{found[1]}{printed(found[2], found[3])}{found[4]}", text)
-    text = SMALL.sub(lambda found: f"{found[1]}{small_table()}{found[2]}", text)
+    makers = {"runs of the tier small": small_table, "trainings of p2-recall": recall_table}
+    text = RECORDS.sub(lambda found: f"{found[1]}{makers[found[2]]()}{found[3]}", text)
     return DEPTH.sub(lambda found: f"{found[1]}{depth_table(found[2])}{found[3]}", text)
 
 

@@ -144,17 +144,21 @@ def heads(settings: FigureOptions) -> FigureResult:
         return p1_runs.heads(settings)
     courses, layers = _arms(settings)
     panels: list[Matrix] = []
-    negative: dict[str, float] = {}
+    negative: dict[str, list[float]] = {name: [] for name in HEADS}
     for number, layer in enumerate((1, layers)):
         for name in HEADS:
             weights = courses[name][0].heads[number]
             share = statistics.fmean(value < 0 for row in weights for value in row)
-            negative[name] = max(share, negative.get(name, 0.0))
+            negative[name].append(share)
             panels.append(Matrix(title=f"{name}, layer {layer}: {share:.0%} negative", x="key, a patch", y="query",
                                  values=weights))  # fmt: skip
-    by_name = ", ".join(f"{name} {share:.0%}" for name, share in negative.items())
-    signs = negative["softmax"] == 0 and all(0.05 < negative[name] < 0.95 for name in HEADS[1:])
-    finding = Finding(claim="ours: weights of powers have both signs, softmax's one", agrees=signs, found=by_name)
+    most = {name: max(shares) for name, shares in negative.items()}
+    signs = most["softmax"] == 0 and all(0.05 < most[name] < 0.95 for name in HEADS[1:])
+    finding = Finding(
+        claim="ours: weights of powers have both signs, softmax's one", agrees=signs,
+        found="negative in the first and the last layer: "
+        + ", ".join(f"{name} {' and '.join(f'{share:.0%}' for share in shares)}" for name, shares in negative.items()),
+    )  # fmt: skip
     return FigureResult(panels=panels, findings=[] if settings.quick else [finding])
 
 
@@ -218,7 +222,8 @@ def _on_scales(middle: dict[int, float], courses: dict[int, list[list[TrainingRe
         Finding(claim="longer sequences need a larger divisor", agrees=middle[longest] > 1.5 * middle[min(middle)],
                 found=", ".join(f"N {length}: {scale:.3g}" for length, scale in middle.items())),
         Finding(claim=f"at N = {longest} divisors from 8 to 25 all do well", agrees=max(scores) - min(around) < 0.02,
-                found=f"{min(around):.3f} to {max(around):.3f}; best {max(scores):.3f}, unscaled {scores[0]:.3f}"),
+                found="accuracy " + ", ".join(f"{score:.3f} at {scale:g}"
+                                              for scale, score in zip(SCALES, scores, strict=True))),
     ]  # fmt: skip
 
 

@@ -125,7 +125,9 @@ def test_shares_of_negative_weights_are_told(
     monkeypatch.setattr(vision, "train", pretended)
     drawn = p1_training.heads(FigureOptions(trainings=tmp_path))
     assert drawn.findings[0].agrees
-    assert drawn.findings[0].found == "softmax 0%, x^3 / sqrt N 50%, x / sqrt N 50%"
+    assert drawn.findings[0].found == (
+        "negative in the first and the last layer: softmax 0% and 0%, x^3 / sqrt N 50% and 50%, x / sqrt N 50% and 50%"
+    )
     signs["softmax"] = [[-0.5, 0.5]]
     assert not p1_training.heads(FigureOptions(trainings=tmp_path / "other")).findings[0].agrees
 
