@@ -61,7 +61,7 @@ FIGURES: Mapping[str, Drawing] = MappingProxyType(
 )
 ALL = "all"
 TITLE = "Claims that the figures check"
-HEADINGS = ("figure", "claim", "measured here", "verdict")
+HEADINGS = ("claim: measured here", "figure", "verdict")
 """Title and columns of the table of ``--save``."""
 
 
@@ -152,7 +152,7 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(found))
     if options.save is not None:
         rows = [
-            [name, each["claim"], each["found"], "agrees" if each["agrees"] else "differs"]
+            [f"{each['claim']}: {each['found']}", name, "agrees" if each["agrees"] else "differs"]
             for name, findings in found.items()
             for each in findings
         ]

@@ -354,9 +354,9 @@ def test_findings_are_saved_as_a_table(tmp_path: Path, capsys: pytest.CaptureFix
     command = ["figures", "p2-centres", "p2-collapse", "--out", str(tmp_path), "--save", str(path)]
     assert run_command(dispatch, command) == 0
     shown, table = capsys.readouterr().out, read_table(path)
-    assert [row[0] for row in table.rows] == sorted(row[0] for row in table.rows)
-    assert {row[0] for row in table.rows} == {"p2-centres", "p2-collapse"}
-    assert all(f"{row[1]}: {row[2]}\n" in shown for row in table.rows)
+    assert [row[1] for row in table.rows] == sorted(row[1] for row in table.rows)
+    assert {row[1] for row in table.rows} == {"p2-centres", "p2-collapse"}
+    assert all(f"{row[0]}\n" in shown for row in table.rows)
     assert table.command == "seqarena figures p2-centres p2-collapse"
 
 
