@@ -32,7 +32,7 @@ TABLE = re.compile(
 COMMANDS = {"leaderboard": leaderboard.run, "benchmark gpu": gpu.run, "benchmark show": show.run}
 
 RECORDS = re.compile(
-    r"(<!-- (runs of the tier small|trainings of p2-recall) -->\n).*?(<!-- end of the table -->)", re.DOTALL
+    r"(<!-- (runs of the tier small|trainings of p2-recall|key masses) -->\n).*?(<!-- end of the table -->)", re.DOTALL
 )
 DEPTH = re.compile(r"(<!-- depth trainings: (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
 
@@ -110,6 +110,27 @@ def recall_table() -> str:
     return "\n".join([*lines, ""])
 
 
+def mass_table() -> str:
+    """Returns statistics of the key masses in the results of vqa scenes, means over seeds."""
+    variants = ("softmax", "dnas", "hnas")
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+    for path in sorted((ROOT / "results" / "quick" / "vqa" / "scenes").rglob("result.json")):
+        result = json.loads(path.read_bytes())
+        if result["row"] in found:
+            found[result["row"]].append(result["metrics"])
+    lines = [f"| | {' | '.join(variants)} |", "|---|---:|---:|---:|"]
+    for title, metric, style in (
+        ("smallest mass", "key_mass_least", ".2g"),
+        ("keys with a mass below 0.1", "keys_below_a_tenth", ".1%"),
+        ("effective fraction of keys", "keys_used", ".0%"),
+        ("mean mass of keys on objects that A missed", "key_mass_missed", ".2f"),
+        ("mean mass of keys on objects that A found", "key_mass_seen", ".2f"),
+    ):
+        cells = [format(fmean(each[metric] for each in found[name]), style).replace("%", " %") for name in variants]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
 def small_table() -> str:
     """Returns the number of runs of each task of the tier small, and the hours of those that are committed."""
     lines = ["| task | tested runs | runs that chose a rate | core hours of the tested runs |", "|---|---:|---:|---:|"]
@@ -124,7 +145,7 @@ def small_table() -> str:
 def with_tables(text: str) -> str:
     """Returns a document with its tables as the results say."""
     text = TABLE.sub(lambda found: f"{found[1]}{printed(found[2], found[3])}{found[4]}", text)
-    makers = {"runs of the tier small": small_table, "trainings of p2-recall": recall_table}
+    makers = {"runs of the tier small": small_table, "trainings of p2-recall": recall_table, "key masses": mass_table}
     text = RECORDS.sub(lambda found: f"{found[1]}{makers[found[2]]()}{found[3]}", text)
     return DEPTH.sub(lambda found: f"{found[1]}{depth_table(found[2])}{found[3]}", text)
 
