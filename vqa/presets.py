@@ -82,7 +82,7 @@ VQA2 = (
         "LayerNorm, fc7 and initial u",
         expected="P2, test-dev, per cent: primary 68.3, boxes in a row 68.8, softmax 69.1, dnas 69.7; Pythia "
         "v0.3, trained on train2014 alone, 66.7",
-        cost="11.3 million questions, 18 a second on 2 CPU cores; 151 GB of features on disk; on a GPU not measured",
+        cost="11.3 million questions, 26 a second on 2 CPU cores; 151 GB of features on disk; on a GPU not measured",
         comparable=False,
         chosen_by="data.path",
     ),

@@ -6,7 +6,7 @@
 #   seqarena prepare vqa features creates a folder of regions; no public set has three detectors. 151 GB.
 # Cost: estimated, not run on a GPU. 4.8e9 operations per question by PyTorch's FlopCounterMode, 5e16 per run; 20
 #   minutes on one H100 at 45 T/s, a guess; reading features, 2.6 TB per run, may take longer. 15 runs, 4 hours.
-#   Measured: 18 questions per second on 2 CPU cores, a week per run.
+#   Measured: 26 questions per second on 2 CPU cores, five days per run.
 # Printed (accuracy, per cent: test-dev, test-std):
 #   softmax, primary  68.33  (100 boxes of one detector)
 #   softmax, boxes    68.79  69.22  (3 x 100 in a row)
