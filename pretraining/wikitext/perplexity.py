@@ -12,6 +12,7 @@ from seqarena.common.model.norms import norm_name
 from seqarena.common.parser import Parser
 from seqarena.common.runs.external import add_code_option
 from seqarena.common.runs.trained import changed_run, read_trained
+from seqarena.common.saved_table import add_output_options, save_table
 from seqarena.common.training.precision import precision_name
 from seqarena.common.training.processes import Accelerator
 from seqarena.common.training.runtime import device_name, make_accelerator
@@ -37,7 +38,7 @@ def parser() -> Parser:
     add_code_option(made)
     made.add_argument("--split", choices=SPLITS, default="valid", help="split to evaluate (default: valid)")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
-    made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    add_output_options(made, "print one JSON object on the last line")
     return made
 
 
@@ -109,4 +110,13 @@ def run(arguments: Sequence[str]) -> int:
             for end, (share, loss) in zip(ends, values["clusters"], strict=True)
         ]
         print(f"    nats per token by token index: {', '.join(by_cluster)}")
+    if options.save is not None:
+        rows = [
+            [f"{name}: {scoring.summary}", f"{values['perplexity']:.2f}", f"{values['loss']:.4f}"]
+            for (name, values), scoring in zip(found.items(), (its.final, its.validation), strict=True)
+        ]
+        title = f"perplexities of {its.task}, preset {its.preset}: {options.split}"
+        where = f"{about['attention']}, seed {its.seed}, weights of step {about['step']:,} of {its.train.steps:,}"
+        headings, device = ["protocol", "perplexity", "loss"], device_name(accelerator.device)
+        save_table(options.save, PROG, arguments, title, headings, rows, [where], device)
     return 0

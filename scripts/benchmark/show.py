@@ -1,4 +1,4 @@
-"""Prints tables that other benchmarks wrote with --save, such as those of the documents in docs/measurements."""
+"""Prints tables that other commands wrote with --save, such as those of the documents in docs/measurements."""
 
 from collections.abc import Sequence
 from pathlib import Path

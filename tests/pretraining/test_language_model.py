@@ -17,6 +17,7 @@ from seqarena.common.errors import run_command
 from seqarena.common.model.norms import NORMS, norm_name
 from seqarena.common.model.norms.base import NormConfig
 from seqarena.common.model.norms.pre import PreNorm
+from seqarena.common.saved_table import read_table
 from seqarena.common.training.checkpoint import load_state, load_weights
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.pretraining.wikitext import trainer
@@ -207,6 +208,11 @@ def test_weights_are_scored_again_under_other_protocols(tmp_path: Path, capsys: 
     assert sum(share for share, _ in found["final"]["clusters"]) == pytest.approx(1.0)
     assert run_command(dispatch, [*command, "--final.streams", "1", "--split", "valid"]) == 0
     assert "312 of 312 tokens scored" in capsys.readouterr().out
+    assert run_command(dispatch, [*command, "--split", "test", "--save", str(tmp_path / "found.json")]) == 0
+    rows = read_table(tmp_path / "found.json").rows
+    assert [(row[0].split(":")[0], row[2]) for row in rows] == [
+        (name, f"{found[name]['loss']:.4f}") for name in ("final", "as validated")
+    ]
     for wrong, message in (
         (["--model.dim", "8"], "model.dim: fixed when the run was trained"),
         (["--data.path", str(rhymes(tmp_path / "more", 50))], "another text, or another vocabulary"),
