@@ -8,7 +8,8 @@ import pytest
 from seqarena.common.saved_table import read_table
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "docs" / "figures.md").read_text()
+TEXT = re.sub(r"<!-- .*?<!-- end of the table -->", "", (ROOT / "docs" / "figures.md").read_text(), flags=re.DOTALL)
+"""The document without tables that are written from records."""
 FOUND: dict[str, str] = {}
 for path in sorted((ROOT / "docs" / "measurements").glob("figures-*.json")):
     for found, name, _ in read_table(path).rows:
@@ -45,4 +46,4 @@ def test_the_numbers_of_a_section_are_those_that_were_found(name: str) -> None:
 
 def test_most_figures_are_checked() -> None:
     """Those that draw files or runs of the user's have no measurements of their own."""
-    assert set(SECTIONS) - set(CHECKED) <= {"p1-picture", "p2-runs", "depth", "depth-layers", "p1-scales", "p2-recall"}
+    assert set(SECTIONS) - set(CHECKED) <= {"p1-picture", "p2-runs", "depth", "depth-layers", "p1-scales"}
