@@ -81,6 +81,7 @@ def test_results_are_readable_and_of_the_planned_seeds() -> None:
         "listops-rate": 5,
         "pathfinder-rate": 5,
         "row-sum": 5,
+        "wikitext-2": 1,
         "mlm-rate": 5,
         "mlm-row-sum": 5,
     }  # docs/small.md
