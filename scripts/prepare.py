@@ -56,8 +56,9 @@ def run(arguments: Sequence[str]) -> int:
     print_floors(task, floors)
     if options.save is not None:
         rows = [[rule, f"{score:.4f}"] for rule, score in floors.items()]
+        kinds = "floors and ceilings" if task.floors_and_ceilings(floors)[1] else "floors"
         notes = [f"data: sha256 {assembly.data_checksum}"]
         device = device_name(torch.device("cpu"))
         headings = ["rule", f"test {task.metric}"]
-        save_table(options.save, parser().prog, arguments, f"floors of {name}", headings, rows, notes, device)
+        save_table(options.save, parser().prog, arguments, f"{kinds} of {name}", headings, rows, notes, device)
     return 0

@@ -26,6 +26,7 @@ def test_floors_are_saved_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixtu
     command = ["lra", "listops", "--preset", "quick", "--data.train", "200", "--data.test", "50"]
     assert run([*command, "--data-folder", str(tmp_path), "--save", str(path)]) == 0
     shown, table = capsys.readouterr().out, read_table(path)
+    assert table.title == "floors and ceilings of lra listops, preset quick"
     assert table.headings == ("rule", "test accuracy")
     assert all(f"{rule} {score}" in shown for rule, score in table.rows)
     assert len(table.rows) == 6
