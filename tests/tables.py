@@ -2,7 +2,7 @@
 
 ``make tables`` writes them anew.
 
-A table stands between a comment with the command that prints it and one that ends it.
+A table stands between a comment with the command that prints it, or with a name in ``RECORDS``, and one that ends it.
 """
 
 import contextlib
@@ -12,6 +12,8 @@ import re
 import shlex
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -20,7 +22,7 @@ from seqarena.common.runs.config import to_json
 from seqarena.scripts import leaderboard, report
 from seqarena.scripts.benchmark import gpu, show
 from seqarena.scripts.figures import p2_recall
-from seqarena.scripts.figures.depth import ARMS, FASTER, FULL, RIVALS, VERSION
+from seqarena.scripts.figures.depth import ARMS, FASTER, FULL, RIVALS, VERSION, Arm
 from seqarena.scripts.figures.trainings import end_of
 
 ROOT = Path(__file__).parent.parent
@@ -30,11 +32,6 @@ TABLE = re.compile(
     r"(<!-- seqarena (leaderboard|benchmark (?:gpu|show)) (.*?)-->\n).*?(<!-- end of the table -->)", re.DOTALL
 )
 COMMANDS = {"leaderboard": leaderboard.run, "benchmark gpu": gpu.run, "benchmark show": show.run}
-
-RECORDS = re.compile(
-    r"(<!-- (runs of the tier small|trainings of p2-recall|key masses) -->\n).*?(<!-- end of the table -->)", re.DOTALL
-)
-DEPTH = re.compile(r"(<!-- depth trainings: (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
 
 
 def printed(command: str, arguments: str) -> str:
@@ -78,11 +75,8 @@ def layers_table() -> str:
     return "\n".join([*lines, ""])
 
 
-def depth_table(group: str) -> str:
-    """Returns the mean losses of one group of arms of ``seqarena figures depth``, from the records in docs/figures."""
-    if group == "layers":
-        return layers_table()
-    arms = {"main": ARMS, "faster": FASTER, "rivals": RIVALS}[group]
+def depth_table(arms: Sequence[Arm]) -> str:
+    """Returns the mean losses of some arms of ``seqarena figures depth``, from the records in docs/figures."""
     found = {key: [end_of(course["losses"]) for course in each] for key, each in depth_courses().items()}
     lines = [f"| layers | {' | '.join(arm.label for arm in arms)} |", f"|---:|{'---:|' * len(arms)}"]
     for depth, seeds in zip(FULL.depths, FULL.seeds, strict=True):
@@ -142,12 +136,23 @@ def small_table() -> str:
     return "\n".join([*lines, ""])
 
 
+RECORDS: dict[str, Callable[[], str]] = {
+    "runs of the tier small": small_table,
+    "trainings of p2-recall": recall_table,
+    "key masses": mass_table,
+    "depth trainings: main": partial(depth_table, ARMS),
+    "depth trainings: faster": partial(depth_table, FASTER),
+    "depth trainings: rivals": partial(depth_table, RIVALS),
+    "depth trainings: layers": layers_table,
+}
+"""Comment before a table -> the function that writes it."""
+RECORD = re.compile(rf"(<!-- ({'|'.join(RECORDS)}) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
+
+
 def with_tables(text: str) -> str:
     """Returns a document with its tables as the results say."""
     text = TABLE.sub(lambda found: f"{found[1]}{printed(found[2], found[3])}{found[4]}", text)
-    makers = {"runs of the tier small": small_table, "trainings of p2-recall": recall_table, "key masses": mass_table}
-    text = RECORDS.sub(lambda found: f"{found[1]}{makers[found[2]]()}{found[3]}", text)
-    return DEPTH.sub(lambda found: f"{found[1]}{depth_table(found[2])}{found[3]}", text)
+    return RECORD.sub(lambda found: f"{found[1]}{RECORDS[found[2]]()}{found[3]}", text)
 
 
 def page(out: Path) -> str:

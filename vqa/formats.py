@@ -15,6 +15,7 @@ import base64
 import binascii
 import contextlib
 import csv
+import functools
 import importlib
 import pickle
 import re
@@ -29,7 +30,7 @@ import numpy.typing as npt
 
 from seqarena.common.data.readers import npz_arrays
 from seqarena.common.errors import BadDataError, WrongUseError, damage
-from seqarena.common.training.workers import run_in_process
+from seqarena.common.training.workers import WorkerEndedError, run_in_process
 from seqarena.vqa.regions import PictureRegions
 
 Floats = npt.NDArray[np.float32]
@@ -200,16 +201,26 @@ def _lmdb(path: Path, trust: bool) -> Iterator[Any]:
     """Begins a transaction after checking that the LMDB is complete: reading a missing page would kill the process."""
     _extra("lmdb")
     _require_trust(trust, path)
-    try:
-        run_in_process(_touch_pages, path)
-    except OSError as error:
-        raise BadDataError(f"{path}: data.mdb names pages that it does not have; the file is damaged") from error
+    state = (path / "data.mdb").stat()
+    _check_pages(path, state.st_size, state.st_mtime_ns)
     with _begin(path) as reader:
         yield reader
 
 
+@functools.lru_cache(maxsize=1)
+def _check_pages(path: Path, size: int, changed: int) -> None:
+    """Reads all pages in a process of its own, once for each state of the file: its size and time of change."""
+    del size, changed
+    try:
+        run_in_process(_touch_pages, path)
+    except WorkerEndedError as error:
+        raise BadDataError(
+            f"{path}: the process that read data.mdb was killed; the file is damaged, or memory ran out"
+        ) from error
+
+
 def _touch_pages(path: Path) -> None:
-    """Reads a byte of each value, in a process of its own."""
+    """Reads a byte of each value."""
     with _begin(path) as reader:
         for value in reader.cursor().iternext(keys=False):
             value[-1:]

@@ -15,6 +15,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class WorkerEndedError(OSError):
+    """A worker process ended before its work."""
+
+
 def exit_with_parent() -> None:
     """Ends this worker process as soon as its parent ends, also if the parent is killed."""
     threading.Thread(target=_wait_and_exit, daemon=True).start()
@@ -32,13 +36,13 @@ def worker_processes(count: int) -> Iterator[Executor]:
     """Gives an executor of worker processes, which are terminated if the context ends with an error.
 
     Raises:
-        OSError: a worker was killed. ``multiprocessing.Pool`` would wait for its result for ever.
+        WorkerEndedError: a worker was killed. ``multiprocessing.Pool`` would wait for its result for ever.
     """
     with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), exit_with_parent) as pool:
         try:
             yield pool
         except BrokenProcessPool as error:
-            raise OSError(
+            raise WorkerEndedError(
                 "a worker process ended before its work: it was killed, for example because memory ran out, or the "
                 'program that started it is a script without if __name__ == "__main__"'
             ) from error
@@ -52,7 +56,7 @@ def run_in_process(function: Callable[..., Result], *arguments: Any) -> Result:
     """Returns the result of a function that is called in a process of its own.
 
     Raises:
-        OSError: the process was killed.
+        WorkerEndedError: the process was killed.
     """
     with worker_processes(1) as pool:
         return pool.submit(function, *arguments).result()
